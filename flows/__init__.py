@@ -1,0 +1,1 @@
+"""Orchestration: Prefect flows that wire the stages together, and the command line."""

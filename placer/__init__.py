@@ -1,0 +1,1 @@
+"""The core of Placer: graphs, devices, groupings, simulation, policies and trainers."""

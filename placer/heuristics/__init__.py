@@ -1,0 +1,1 @@
+"""Rules that place without learning."""

@@ -1,0 +1,50 @@
+"""What a policy is: a distribution over actions that can be sampled and improved.
+
+Array shapes: B placements, G groups.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from placer.graph import FloatArray
+
+Actions = npt.NDArray[np.int32]
+
+
+class Policy(Protocol):
+    """A distribution over the device of each group, with parameters."""
+
+    def sample(self, seed: int, trial_numbers: npt.NDArray[np.int64]) -> Actions:
+        """Return one action a group for each trial, ``[B, G]``.
+
+        The draws of a trial depend on the parameters, the seed and its own number alone,
+        not on the batch it is drawn in. Only permitted devices are drawn.
+        """
+
+    def log_probs(self, actions: Actions) -> FloatArray:
+        """Return the log-probability of each chosen device, ``[B, G]``."""
+
+    def update(self, actions: Actions, advantages: FloatArray) -> Mapping[str, float]:
+        """Make one gradient step that favours actions of positive advantage.
+
+        Args:
+            actions: What was done, ``[B, G]``.
+            advantages: Of each placement, ``[B]``; a placement with advantage 0 adds
+                nothing but its entropy.
+
+        Returns:
+            Metrics of the step: ``entropy``, ``gradient_norm``, ``loss``.
+        """
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return all variables of policy and optimiser, by name."""
+
+    def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Set all variables to what ``state`` returned.
+
+        Raises:
+            InvalidValueError: If a name or shape differs.
+        """

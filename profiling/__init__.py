@@ -1,0 +1,1 @@
+"""The TensorFlow side: capture graphs, time ops and links, run placed steps."""

@@ -43,6 +43,8 @@ class Hardware:
     def __post_init__(self) -> None:
         for field in ("frequency_mhz", "num_cores", "memory_bandwidth_bytes_per_s"):
             _check_positive(f"hardware: {field}", getattr(self, field))
+        bandwidth = float(self.memory_bandwidth_bytes_per_s)
+        object.__setattr__(self, "memory_bandwidth_bytes_per_s", bandwidth)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ class Link:
             raise InvalidValueError(
                 f"link: latency_s must be finite and not negative, got {self.latency_s}"
             )
+        # Equal links have equal fingerprints, however their numbers were written.
+        object.__setattr__(self, "bandwidth_bytes_per_s", float(self.bandwidth_bytes_per_s))
+        object.__setattr__(self, "latency_s", float(self.latency_s))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,264 @@
+"""The command line, ``placer …``.
+
+Each command turns its options into settings, runs one flow or one pure function, and
+prints the answer. The modules that load TensorFlow, MLflow or Prefect are imported by the
+commands that need them, so that ``placer simulate`` and ``--help`` answer at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import pydantic
+import typer
+
+from flows.console import OUT, fail, show_messages
+from flows.process import prepare
+from placer.config import (
+    EvaluateSettings,
+    GroupSettings,
+    OptimizeSettings,
+    ProfileSettings,
+    TrainSettings,
+    WorkloadName,
+    WorkloadSize,
+)
+from placer.errors import InvalidValueError, PlacerError, UnknownNameError
+
+app = typer.Typer(
+    help="Learns on which device each op of a TensorFlow training step should run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Workload = Annotated[
+    str, typer.Option(help=f"Built-in training step: {', '.join(get_args(WorkloadName))}.")
+]
+Size = Annotated[
+    str, typer.Option(help="'small' steps in about a second here; 'paper' is the paper's.")
+]
+Change = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Change one size, e.g. batch_size=32."),
+]
+GraphFile = Annotated[
+    Path | None,
+    typer.Option("--graph", help="A profile or graph file (JSON), instead of --workload."),
+]
+TopologyName = Annotated[
+    str | None,
+    typer.Option(
+        "--topology",
+        help="'local' (this machine), a packaged name (see `placer topologies`) or a TOML file."
+        " Default: the graph file's own, otherwise local.",
+    ),
+]
+MaxGroups = Annotated[int, typer.Option(help="Groups at most, for graphs without model rules.")]
+Trials = Annotated[int, typer.Option(help="Placements to sample and measure.")]
+Seed = Annotated[int, typer.Option(help="All randomness derives from it.")]
+Batch = Annotated[int, typer.Option("--batch-size", help="Placements for each policy update.")]
+Rounds = Annotated[int, typer.Option(help="Timed steps of each placement on real devices.")]
+Learned = Annotated[int, typer.Option("--learned", help="Learned placements to judge at most.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
+
+S = TypeVar("S", bound=pydantic.BaseModel)
+
+_TRAIN = TrainSettings()
+_EVALUATE = EvaluateSettings()
+_GROUP = GroupSettings()
+
+
+@app.command()
+def optimize(  # noqa: PLR0913 - options of the main job
+    *,
+    workload: Workload = "rnnlm",
+    size: Size = "small",
+    change: Change = None,
+    graph: GraphFile = None,
+    topology: TopologyName = None,
+    max_groups: MaxGroups = _GROUP.max_groups,
+    trials: Trials = _TRAIN.trials,
+    seed: Seed = _TRAIN.seed,
+    batch_size: Batch = _TRAIN.batch_size,
+    learned: Learned = _EVALUATE.num_learned,
+    rounds: Rounds = _EVALUATE.rounds,
+    out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Find the best placement: profile, group, train, evaluate."""
+    settings = OptimizeSettings(
+        profile=_profile_settings(workload, size, change, graph, topology),
+        group=_settings(GroupSettings, max_groups=max_groups),
+        train=_settings(TrainSettings, trials=trials, seed=seed, batch_size=batch_size),
+        evaluate=_settings(EvaluateSettings, num_learned=learned, rounds=rounds),
+    )
+    _start(verbose)
+    from flows.optimize import optimize as flow
+    from flows.results import show_evaluation
+
+    show_evaluation(flow(settings), json_file=json_file, placement_file=out)
+
+
+@app.command()
+def profile(
+    *,
+    workload: Workload = "rnnlm",
+    size: Size = "small",
+    change: Change = None,
+    graph: GraphFile = None,
+    topology: TopologyName = None,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Capture a graph and find what each op costs on the devices."""
+    settings = _profile_settings(workload, size, change, graph, topology)
+    _start(verbose)
+    from flows.profile import profile as flow
+    from flows.results import show_profile
+
+    show_profile(flow(settings), json_file=json_file)
+
+
+@app.command()
+def group(
+    *,
+    profile_run: Annotated[str, typer.Option("--profile", help="Run id of a profile.")],
+    max_groups: MaxGroups = _GROUP.max_groups,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Group the ops of a profile."""
+    settings = _settings(GroupSettings, max_groups=max_groups)
+    _start(verbose)
+    from flows.group import group as flow
+    from flows.results import show_grouping
+
+    show_grouping(flow(profile_run, settings), json_file=json_file)
+
+
+@app.command()
+def train(
+    *,
+    grouping_run: Annotated[str, typer.Option("--grouping", help="Run id of a grouping.")],
+    trials: Trials = _TRAIN.trials,
+    seed: Seed = _TRAIN.seed,
+    batch_size: Batch = _TRAIN.batch_size,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Train the policy in the simulation of a grouped profile."""
+    settings = _settings(TrainSettings, trials=trials, seed=seed, batch_size=batch_size)
+    _start(verbose)
+    from flows.results import show_training
+    from flows.train import train as flow
+
+    show_training(flow(grouping_run, settings), json_file=json_file)
+
+
+@app.command()
+def evaluate(
+    *,
+    training_run: Annotated[str, typer.Option("--training", help="Run id of a training.")],
+    learned: Learned = _EVALUATE.num_learned,
+    rounds: Rounds = _EVALUATE.rounds,
+    out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Judge a training's placements beside the heuristics; on real devices where they are."""
+    settings = _settings(EvaluateSettings, num_learned=learned, rounds=rounds)
+    _start(verbose)
+    from flows.evaluate import evaluate as flow
+    from flows.results import show_evaluation
+
+    show_evaluation(flow(training_run, settings), json_file=json_file, placement_file=out)
+
+
+@app.command()
+def simulate(
+    *,
+    graph: Annotated[Path, typer.Option(help="A profile or graph file (JSON).")],
+    placement: Annotated[Path, typer.Option(help="A placement file (JSON).")],
+    topology: TopologyName = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate one step of a placed graph: makespan, outcome, busy time, peak memory."""
+    from flows.simulation import simulate_files
+
+    simulate_files(graph, topology, placement, json_file=json_file)
+
+
+@app.command()
+def topologies() -> None:
+    """List the packaged topologies."""
+    from placer.files import load_topology, packaged_topologies
+
+    for name in packaged_topologies():
+        devices = ", ".join(f"{d.name} ({d.type})" for d in load_topology(name).devices)
+        OUT.print(f"{name:<20} {devices}", soft_wrap=True)
+
+
+@app.command()
+def ui(
+    *,
+    port: Annotated[int, typer.Option(help="Port on loopback; 0 lets the system choose.")] = 0,
+    verbose: Verbose = False,
+) -> None:
+    """Open the page of all trainings on this machine; ends with Ctrl-C."""
+    _start(verbose)
+    from flows.ui import serve
+
+    serve(port)
+
+
+def main() -> None:
+    """Run the command line; bad input is one line on stderr and exit code 2."""
+    try:
+        app()
+    except PlacerError as error:
+        fail(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        fail("interrupted; what was finished is kept")
+        sys.exit(130)
+
+
+def _start(verbose: bool) -> None:
+    show_messages(verbose=verbose)
+    prepare()
+
+
+def _profile_settings(
+    workload: str,
+    size: str,
+    changes: Sequence[str] | None,
+    graph: Path | None,
+    topology: str | None,
+) -> ProfileSettings:
+    for what, name, known in (("workload", workload, WorkloadName), ("size", size, WorkloadSize)):
+        if name not in get_args(known):
+            raise UnknownNameError(what, name, get_args(known))
+    sizes = dict(_size(change) for change in changes or ())
+    return _settings(
+        ProfileSettings, workload=workload, size=size, sizes=sizes, graph=graph, topology=topology
+    )
+
+
+def _size(change: str) -> tuple[str, int]:
+    name, _, value = change.partition("=")
+    if not value.isdecimal():
+        raise InvalidValueError(f"--set takes NAME=WHOLE_NUMBER, got {change!r}")
+    return name, int(value)
+
+
+def _settings(kind: type[S], **values: Any) -> S:
+    try:
+        return kind(**values)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidValueError(f"{name}: {first['msg']}, got {first['input']!r}") from error

@@ -1,0 +1,105 @@
+"""What the terminal shows: stage messages, a progress bar, and the table of results."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from placer.report import gibibytes, seconds
+from placer.training import Progress as TrainingProgress
+
+_log = logging.getLogger(__name__)
+_LOG_INTERVAL_S = 10.0
+
+OUT = Console(highlight=False)
+ERR = Console(stderr=True, highlight=False)
+
+
+def show_messages(*, verbose: bool) -> None:
+    """Send the messages of Placer's own loggers to stderr."""
+    handler = RichHandler(console=ERR, show_path=False, show_level=False, omit_repeated_times=True)
+    for name in ("flows", "placer", "profiling"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def follow(updates: Iterable[TrainingProgress], *, num_trials: int) -> Iterator[TrainingProgress]:
+    """Yield the updates of a training and show how far it is.
+
+    A terminal gets a bar; anything else gets a line in the log every ten seconds.
+    """
+    if not ERR.is_terminal:
+        yield from _log_progress(updates, num_trials=num_trials)
+        return
+    columns = (
+        TextColumn("train"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("best {task.fields[best]}"),
+        TextColumn("{task.fields[rate]:.0f} trials/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=ERR, transient=True) as bar:
+        task = bar.add_task("train", total=num_trials, best="–", rate=0.0)
+        for update in updates:
+            bar.update(
+                task,
+                completed=update.num_trials,
+                best=seconds(update.best_step_time_s),
+                rate=update.trials_per_s,
+            )
+            yield update
+
+
+def _log_progress(
+    updates: Iterable[TrainingProgress], *, num_trials: int
+) -> Iterator[TrainingProgress]:
+    spoken_at_s = time.monotonic()
+    for update in updates:
+        if time.monotonic() - spoken_at_s > _LOG_INTERVAL_S:
+            spoken_at_s = time.monotonic()
+            best = seconds(update.best_step_time_s)
+            _log.info("train: %d of %d trials, best %s", update.num_trials, num_trials, best)
+        yield update
+
+
+def results_table(
+    rows: Sequence[Mapping[str, Any]], device_names: Sequence[str], *, title: str
+) -> Table:
+    """Return the table of an evaluation, the best method first."""
+    measured = any(row["step_time_s"] is not None for row in rows)
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("found by", overflow="fold")
+    headings = ["outcome", "simulated", *(["measured", "spread"] if measured else [])]
+    headings += ["× one device", "× expert", *(f"peak {name}" for name in device_names)]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for rank, row in enumerate(rows):
+        cells = [row["method"], row["outcome"], seconds(row["makespan_s"])]
+        if measured:
+            cells += [seconds(row["step_time_s"]), seconds(row["spread_s"])]
+        cells += [_ratio(row["speedup_over_single"]), _ratio(row["speedup_over_expert"])]
+        cells += [gibibytes(size) for size in row["peak_memory_bytes"]]
+        table.add_row(*cells, style="bold green" if rank == 0 else None)
+    return table
+
+
+def fail(message: str) -> None:
+    """Say in one line on stderr what was wrong."""
+    sys.stderr.write(f"placer: {' '.join(message.split())}\n")
+
+
+def warn(message: str) -> None:
+    """Say in one line on stderr what the user should know."""
+    fail(f"warning: {message}")
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,59 @@
+"""The profile flow: capture a graph and find what each op costs on the devices."""
+
+import logging
+import tempfile
+from pathlib import Path
+
+from prefect import flow, task
+
+from flows.stages import PROFILE, PROFILE_FILE, STEP_FOLDER, profile_key, reused
+from placer.config import ProfileSettings
+from placer.files import save_profile
+from placer.mlflow_store import open_store
+
+_log = logging.getLogger(__name__)
+
+
+@task(task_run_name="profile {settings.graph_name} on {settings.topology_name}")
+def profile_graph(settings: ProfileSettings) -> str:
+    """Capture and cost the graph; return the id of the stage's run."""
+    from profiling.profiler import profile_source
+    from profiling.step_files import save_step
+
+    store = open_store()
+    key = profile_key(settings)
+    if run_id := reused(store, PROFILE, key):
+        return run_id
+    profiled = profile_source(settings)
+    profile, step = profiled.profile, profiled.step
+    name = f"profile {settings.graph_name} on {profile.topology.name}"
+    tags = {
+        "graph": settings.graph_name,
+        "topology": profile.topology.name,
+        "graph_fingerprint": profile.graph.fingerprint,
+        "topology_fingerprint": profile.topology.fingerprint,
+    }
+    params = settings.model_dump(mode="json")
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        store.stage(PROFILE, key, name=name, params=params, tags=tags) as run,
+    ):
+        save_profile(profile, Path(scratch, PROFILE_FILE))
+        if step is not None:
+            save_step(step, Path(scratch, STEP_FOLDER))
+        run.log_folder(Path(scratch))
+    _log.info("%s: %s ops, costs by %s", name, profile.graph.num_ops, profile.provenance.method)
+    return run.run_id
+
+
+@flow(name="profile", flow_run_name="profile {settings.graph_name} on {settings.topology_name}")
+def profile(settings: ProfileSettings = ProfileSettings()) -> str:
+    """Find what each op of a training step costs on the devices.
+
+    Args:
+        settings: Which graph, on which devices.
+
+    Returns:
+        Id of the MLflow run that holds the profile.
+    """
+    return profile_graph(settings)

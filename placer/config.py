@@ -1,0 +1,111 @@
+"""The settings of every stage, described and checked: the parameters of the flows.
+
+Each field's description is what a person reads in a form or in ``--help``. A default that
+comes from the paper or its authors' code says so.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from placer.group_ops import GroupingConfig
+
+WorkloadName = Literal["rnnlm", "nmt", "inception_v3"]
+WorkloadSize = Literal["small", "paper"]
+
+LOCAL = "local"
+"""The topology of this very machine: measured, not described."""
+
+
+class Settings(BaseModel):
+    """Frozen, and strict about names: an unknown setting is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ProfileSettings(Settings):
+    """Which graph, on which devices."""
+
+    workload: WorkloadName = Field("rnnlm", description="Built-in training step")
+    size: WorkloadSize = Field("small", description="Small steps take about a second here")
+    sizes: dict[str, int] = Field(
+        default_factory=dict, description="Single sizes to change, such as batch_size: 32"
+    )
+    graph: Path | None = Field(
+        None, description="A profile or graph file (JSON), instead of a built-in workload"
+    )
+    topology: str | None = Field(
+        None,
+        description="'local' for this machine's devices, a packaged name, or a TOML file;"
+        " default: the graph file's own, otherwise local",
+    )
+    trace_steps: int = Field(10, ge=1, le=1000, description="Traced steps behind each op's time")
+
+    @property
+    def graph_name(self) -> str:
+        """How people call the graph."""
+        if self.graph is not None:
+            return self.graph.stem
+        changed = "".join(f"-{name}={value}" for name, value in sorted(self.sizes.items()))
+        return f"{self.workload}-{self.size}{changed}"
+
+    @property
+    def topology_name(self) -> str:
+        """How people call the topology."""
+        if self.topology is None:
+            return LOCAL if self.graph is None else "its own topology"
+        return Path(self.topology).stem if self.topology.endswith(".toml") else self.topology
+
+
+class GroupSettings(Settings):
+    """How ops are grouped."""
+
+    max_groups: int = Field(
+        GroupingConfig().max_groups,
+        ge=1,
+        le=4096,
+        description="Groups at most; METIS merges those beyond (the authors' later"
+        " controller: 256)",
+    )
+
+
+class TrainSettings(Settings):
+    """How the policy is trained."""
+
+    trials: int = Field(2000, ge=1, le=10_000_000, description="Placements to sample and measure")
+    seed: int = Field(0, ge=0, lt=2**31, description="All randomness derives from it")
+    batch_size: int = Field(16, ge=1, le=4096, description="Placements for each policy update")
+    hidden_size: int = Field(
+        128, ge=4, le=4096, description="Units of the policy's LSTMs (the authors': 512)"
+    )
+    learning_rate: float = Field(0.003, gt=0, le=1, description="Of Adam")
+    entropy_bonus: float = Field(0.01, ge=0, le=10, description="Weight of the policy's entropy")
+    baseline_decay: float = Field(
+        0.9, ge=0, lt=1, description="Of the moving average of rewards (the authors': 0.9)"
+    )
+    failing_step_time_s: float | None = Field(
+        None, gt=0, description="Step time that stands for a placement that cannot run"
+    )
+    runnable_only_after: int = Field(
+        1000,
+        ge=0,
+        description="Updates after which failed placements teach nothing (the authors': 1,000)",
+    )
+    checkpoint_every: int = Field(25, ge=1, description="Updates between checkpoints")
+
+
+class EvaluateSettings(Settings):
+    """How the winner is found."""
+
+    num_learned: int = Field(3, ge=0, le=100, description="Learned placements to judge at most")
+    rounds: int = Field(15, ge=3, le=10_000, description="Timed steps of each placement")
+
+
+class OptimizeSettings(Settings):
+    """All stages, from a graph to a placement."""
+
+    profile: ProfileSettings = ProfileSettings()
+    group: GroupSettings = GroupSettings()
+    train: TrainSettings = TrainSettings()
+    evaluate: EvaluateSettings = EvaluateSettings()

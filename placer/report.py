@@ -1,0 +1,105 @@
+"""The report: one HTML file that needs no network and shows the answer first."""
+
+import base64
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+
+from placer.evaluation import EXPERT, SINGLE_DEVICE
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("placer", "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a report is made of.
+
+    Attributes:
+        graph: How people call the graph.
+        topology: How people call the topology.
+        rows: As ``Evaluation.rows`` returns them, the best first.
+        device_names: Of the devices, in the order of ``peak_memory_bytes``.
+        figures: By caption.
+        facts: Versions, seeds, fingerprints: what one needs to do it again.
+    """
+
+    graph: str
+    topology: str
+    rows: Sequence[Mapping[str, Any]]
+    device_names: Sequence[str]
+    figures: Mapping[str, Figure]
+    facts: Mapping[str, str]
+
+    def answer(self) -> str:
+        """Return the result in one sentence."""
+        return answer(self.graph, self.topology, self.rows)
+
+    def html(self) -> str:
+        """Return the whole report as one self-contained page."""
+        return _TEMPLATES.get_template("report.html.j2").render(
+            report=self,
+            measured=any(row["step_time_s"] is not None for row in self.rows),
+            images={caption: _image(figure) for caption, figure in self.figures.items()},
+            seconds=seconds,
+            gibibytes=gibibytes,
+        )
+
+
+def answer(graph: str, topology: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in one sentence which placement won, and by how much.
+
+    Args:
+        graph: How people call the graph.
+        topology: How people call the topology.
+        rows: As ``Evaluation.rows`` returns them, the best first.
+    """
+    best = rows[0]
+    measured = best["step_time_s"] is not None
+    time_s = best["step_time_s"] if measured else best["makespan_s"]
+    verb = "measured" if measured else "simulated"
+    method = best["method"]
+    subject = f"{graph} on {topology}: {seconds(time_s)} a step ({verb}), found by {method}"
+    if method.startswith(SINGLE_DEVICE):
+        return f"{subject}; nothing tried beats one device."
+    gains = [
+        f"{best[key]:.2f} × as fast as {name}"
+        for key, name in (
+            ("speedup_over_single", "the best single device"),
+            ("speedup_over_expert", f"the {EXPERT}"),
+        )
+        if best[key] is not None and not (name.endswith(EXPERT) and method == EXPERT)
+    ]
+    return f"{subject}" + (f"; {' and '.join(gains)}." if gains else ".")
+
+
+def seconds(time_s: float | None) -> str:
+    """Return a time with four digits and the unit that suits it; a dash for none."""
+    if time_s is None:
+        return "–"
+    if time_s == 0:
+        return "0 s"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if time_s * factor >= 1:
+            return f"{time_s * factor:.4g} {unit}" if time_s < 1000 else f"{time_s:,.0f} s"
+    return f"{time_s * 1e9:.4g} ns"
+
+
+def gibibytes(size_bytes: int) -> str:
+    """Return a size in GiB."""
+    return f"{size_bytes / 2**30:.2f} GiB"
+
+
+def _image(figure: Figure) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,201 @@
+"""The training loop: ask for trials, measure them, keep them, tell the trainer.
+
+The log is the truth. A training that was cut short goes on from the log's last
+checkpoint: the trials logged after it are told again, not measured again, which is
+possible because a trainer proposes the same trials from the same state.
+
+An update is made from a full batch. If the number of trials wanted ends inside a batch,
+the rest of that batch is left for later: its first trials are measured and logged, and
+their update is made when the training is continued. So 100 trials and then 100 more
+are the same 200 trials as 200 at once.
+"""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from placer.environment import Environment, Outcome
+from placer.errors import InvalidValueError
+from placer.grouping import Grouping
+from placer.placement import Placement
+from placer.reinforce import check_same_proposal, fastest
+from placer.trials import Checkpoint, Trial, TrialLog
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(Protocol):
+    """Proposes trials and learns from their measurements."""
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials told so far."""
+
+    @property
+    def update(self) -> int:
+        """Number of updates made so far."""
+
+    def ask(self) -> list[Trial]:
+        """Return the trials of the next update; the same ones until they are told."""
+
+    def tell(self, trials: Sequence[Trial]) -> dict[str, float]:
+        """Learn from all the trials that were asked, now measured; return metrics."""
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the whole state."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Return to the state of a checkpoint."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a training stands.
+
+    Attributes:
+        num_trials: Trials in the log.
+        update: Updates made.
+        best: The fastest trial so far; None if none ran.
+        invalid_share: Share of all trials so far that could not run.
+        trials_per_s: Rate of this call, told again or measured; 0 before its first batch.
+        metrics: Of the last update; empty if there was none.
+    """
+
+    num_trials: int
+    update: int
+    best: Trial | None
+    invalid_share: float
+    trials_per_s: float
+    metrics: Mapping[str, float]
+
+    @property
+    def best_step_time_s(self) -> float | None:
+        """Step time of the best trial; None if none ran."""
+        if self.best is None or self.best.measurement is None:
+            return None
+        return self.best.measurement.step_time_s
+
+
+def train(
+    trainer: Trainer,
+    environment: Environment,
+    grouping: Grouping,
+    log: TrialLog,
+    *,
+    num_trials: int,
+    checkpoint_every: int,
+) -> Iterator[Progress]:
+    """Train until the log holds ``num_trials`` trials; yield after each update.
+
+    The first progress is yielded before any work, and tells what the log held already.
+    Each further one is yielded when its trials are in the log and its checkpoint is
+    saved, so the caller may stop iterating at any time.
+
+    Args:
+        trainer: A fresh one, with the settings that the log's trials were made with.
+        environment: Measures placements.
+        grouping: From groups to ops.
+        log: Keeps trials and checkpoints; may hold an earlier part of this training.
+        num_trials: How many trials the training has in total.
+        checkpoint_every: Updates between checkpoints; one more is saved at the end.
+
+    Raises:
+        InvalidValueError: If the log is of another training: a checkpoint does not fit, or
+            the trainer proposes other actions than a logged trial has (it is named).
+    """
+    if num_trials < 1 or checkpoint_every < 1:
+        raise InvalidValueError(
+            f"num_trials and checkpoint_every must be at least 1,"
+            f" got {num_trials} and {checkpoint_every}"
+        )
+    logged = log.trials()
+    _restore(trainer, log, logged)
+    tally = _Tally(logged)
+    yield tally.progress(trainer, {})
+    saved = trainer.update
+    while trainer.num_trials < num_trials:
+        asked = trainer.ask()[: num_trials - trainer.num_trials]
+        known = logged[trainer.num_trials : trainer.num_trials + len(asked)]
+        for trial, expected in zip(known, asked, strict=False):
+            check_same_proposal(trial, expected)
+        measured = _measured(asked[len(known) :], environment, grouping)
+        is_whole_batch = len(asked) == len(trainer.ask())
+        metrics = trainer.tell([*known, *measured]) if is_whole_batch else {}
+        if measured:
+            log.append(measured, metrics)
+        tally.add(measured, num_told=len(asked))
+        is_last = not is_whole_batch or trainer.num_trials >= num_trials
+        if trainer.update > saved and (is_last or trainer.update - saved >= checkpoint_every):
+            log.save_checkpoint(trainer.checkpoint())
+            saved = trainer.update
+        yield tally.progress(trainer, metrics)
+        if not is_whole_batch:
+            return
+
+
+def _restore(trainer: Trainer, log: TrialLog, logged: Sequence[Trial]) -> None:
+    for number, trial in enumerate(logged):
+        if trial.number != number:
+            raise InvalidValueError(f"the log holds trial {trial.number} where {number} belongs")
+    checkpoint = log.load_checkpoint()
+    if checkpoint is None:
+        return
+    if checkpoint.num_trials > len(logged):
+        logger.warning(
+            "the checkpoint is of %d trials, the log holds %d: starting again from the log",
+            checkpoint.num_trials,
+            len(logged),
+        )
+        return
+    trainer.restore(checkpoint)
+
+
+def _measured(trials: Sequence[Trial], environment: Environment, grouping: Grouping) -> list[Trial]:
+    if not trials:
+        return []
+    placements = [Placement.from_groups(grouping, trial.device_of_group) for trial in trials]
+    measurements = environment.measure(placements)
+    finished_at_s = time.time()
+    return [
+        dataclasses.replace(
+            trial,
+            environment=environment.name,
+            measurement=measurement,
+            finished_at_s=finished_at_s,
+        )
+        for trial, measurement in zip(trials, measurements, strict=True)
+    ]
+
+
+class _Tally:
+    """Counts what a training's progress is made of."""
+
+    def __init__(self, logged: Sequence[Trial]) -> None:
+        self._started_s = time.monotonic()
+        self._num_trials = 0
+        self._num_failed = 0
+        self._num_told = 0
+        self._best: Trial | None = None
+        self.add(logged, num_told=0)
+
+    def add(self, trials: Sequence[Trial], *, num_told: int) -> None:
+        self._num_trials += len(trials)
+        self._num_told += num_told
+        self._best = fastest([self._best, *trials])
+        self._num_failed += sum(
+            trial.measurement is not None and trial.measurement.outcome is not Outcome.OK
+            for trial in trials
+        )
+
+    def progress(self, trainer: Trainer, metrics: Mapping[str, float]) -> Progress:
+        elapsed_s = time.monotonic() - self._started_s
+        return Progress(
+            num_trials=self._num_trials,
+            update=trainer.update,
+            best=self._best,
+            invalid_share=self._num_failed / max(self._num_trials, 1),
+            trials_per_s=self._num_told / elapsed_s if self._num_told else 0.0,
+            metrics=metrics,
+        )

@@ -1,0 +1,70 @@
+"""From a source and a topology to a profile: the profile stage without its tracking.
+
+Three ways lead to op times, and the profile says which was taken:
+
+* a graph file brings its own times;
+* on this machine's devices, and on equal devices without a description, ops are traced;
+* on devices that are described, TensorFlow's cost model estimates.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from placer.config import LOCAL, ProfileSettings
+from placer.devices import REFERENCE_TYPE, DeviceTopology
+from placer.files import load_graph_file, load_topology
+from placer.profile import Profile
+from profiling.cluster import LocalCluster, local_topology
+from profiling.estimate import estimate_costs
+from profiling.step import CapturedStep
+from profiling.trace import trace_costs
+from profiling.workloads import capture_workload
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfiledGraph:
+    """A profile and, where the graph came from a program, the step that can run.
+
+    Attributes:
+        profile: Graph, costs, topology, provenance.
+        step: None for a graph read from a file.
+    """
+
+    profile: Profile
+    step: CapturedStep | None
+
+
+def profile_source(settings: ProfileSettings) -> ProfiledGraph:
+    """Capture or read the graph, and find what its ops cost on the topology.
+
+    Raises:
+        PlacerError: If the source, the topology or their combination is not usable; the
+            message is one line.
+    """
+    if settings.graph is not None:
+        return _from_file(settings.graph, settings.topology)
+    described = settings.topology not in (None, LOCAL)
+    topology = load_topology(str(settings.topology)) if described else None
+    step = capture_workload(settings.workload, settings.size, **settings.sizes)
+    if topology is not None and not _is_reference(topology):
+        costs, provenance = estimate_costs(step, topology)
+        return ProfiledGraph(Profile(step.op_graph, costs, topology, provenance), step)
+    with LocalCluster() as cluster:
+        local = local_topology(cluster)
+        costs, provenance = trace_costs(step, local, cluster, steps=settings.trace_steps)
+    return ProfiledGraph(Profile(step.op_graph, costs, topology or local, provenance), step)
+
+
+def _from_file(path: Path, topology_name: str | None) -> ProfiledGraph:
+    source = load_graph_file(path)
+    topology = source.topology
+    if topology_name not in (None, LOCAL):
+        topology = load_topology(topology_name)
+    elif topology is None or topology_name == LOCAL:
+        with LocalCluster() as cluster:
+            topology = local_topology(cluster)
+    return ProfiledGraph(Profile(source.graph, source.costs, topology, source.provenance), None)
+
+
+def _is_reference(topology: DeviceTopology) -> bool:
+    return all(device.type == REFERENCE_TYPE for device in topology.devices)

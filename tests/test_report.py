@@ -1,0 +1,129 @@
+"""The report says the answer first, and holds all that it shows."""
+
+import re
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from placer.report import Report, answer, gibibytes, seconds
+
+
+def row(method: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "method": method,
+        "outcome": "OK",
+        "makespan_s": 0.5,
+        "step_time_s": None,
+        "spread_s": None,
+        "speedup_over_single": 1.25,
+        "speedup_over_expert": None,
+        "peak_memory_bytes": [2**30, 0],
+        "detail": "",
+        "placement": "abc",
+        **changes,
+    }
+
+
+def report(rows: list[dict[str, Any]], figures: dict[str, Figure] | None = None) -> Report:
+    return Report(
+        graph="rnnlm-small",
+        topology="local",
+        rows=rows,
+        device_names=["cpu:0", "cpu:1"],
+        figures=figures or {},
+        facts={"seed": "7", "graph fingerprint": "0123"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [
+        (None, "–"),
+        (0.0, "0 s"),
+        (2.5, "2.5 s"),
+        (0.0123456, "12.35 ms"),
+        (0.000025, "25 µs"),
+        (3e-9, "3 ns"),
+        (1234.5, "1,234 s"),
+    ],
+)
+def test_a_time_is_shown_with_the_unit_that_suits_it(time_s, text):
+    assert seconds(time_s) == text
+
+
+def test_a_size_is_shown_in_gibibytes():
+    assert gibibytes(3 * 2**29) == "1.50 GiB"
+
+
+def test_the_answer_names_winner_time_and_gains():
+    rows = [row("policy (trial 9)", speedup_over_expert=2.0)]
+
+    text = answer("rnnlm-small", "local", rows)
+
+    assert text == (
+        "rnnlm-small on local: 500 ms a step (simulated), found by policy (trial 9);"
+        " 1.25 × as fast as the best single device and 2.00 × as fast as the expert."
+    )
+
+
+def test_the_answer_prefers_the_measured_time():
+    text = answer("g", "local", [row("metis", step_time_s=0.75)])
+
+    assert "750 ms a step (measured)" in text
+
+
+def test_the_answer_admits_that_one_device_is_best():
+    text = answer("g", "t", [row("single gpu:0", speedup_over_single=1.0)])
+
+    assert text.endswith("found by single gpu:0; nothing tried beats one device.")
+
+
+def test_the_expert_is_not_compared_with_itself():
+    text = answer("g", "t", [row("expert", speedup_over_expert=1.0)])
+
+    assert "as fast as the expert" not in text
+    assert "1.25 × as fast as the best single device" in text
+
+
+def test_the_page_shows_every_method_and_every_fact():
+    page = report([row("policy (trial 9)"), row("single cpu:0"), row("metis")]).html()
+
+    for text in ("policy (trial 9)", "single cpu:0", "metis", "graph fingerprint", "0123"):
+        assert text in page
+
+
+def test_the_page_needs_no_network():
+    figure = Figure()
+    figure.add_subplot().plot([0, 1])
+
+    page = report([row("metis")], {"Learning curve": figure}).html()
+
+    assert "data:image/png;base64,iVBOR" in page
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+    assert "<script" not in page
+
+
+def test_measured_columns_appear_only_where_something_was_measured():
+    simulated = report([row("metis")]).html()
+    measured = report([row("metis", step_time_s=0.4, spread_s=0.01)]).html()
+
+    assert "<th>measured</th>" not in simulated
+    assert "<th>measured</th>" in measured
+    assert "400 ms" in measured
+
+
+def test_text_from_outside_cannot_become_markup():
+    page = report([row("metis", detail='"><b>x</b>'), row("<i>m</i>")]).html()
+
+    assert "<b>x</b>" not in page
+    assert "&lt;i&gt;m&lt;/i&gt;" in page
+
+
+def test_a_method_that_did_not_run_shows_dashes_and_its_outcome():
+    page = report(
+        [row("metis"), row("single a", outcome="OUT_OF_MEMORY", makespan_s=None)]
+    ).html()
+
+    assert "OUT_OF_MEMORY" in page
+    assert "<td>–</td>" in page

@@ -16,6 +16,7 @@ import typer
 from flows.console import OUT, fail, show_messages
 from flows.process import prepare
 from placer.config import (
+    LOCAL,
     EvaluateSettings,
     GroupSettings,
     OptimizeSettings,
@@ -25,6 +26,7 @@ from placer.config import (
     WorkloadSize,
 )
 from placer.errors import InvalidValueError, PlacerError, UnknownNameError
+from placer.files import load_graph_file, load_topology, packaged_topologies
 
 app = typer.Typer(
     help="Learns on which device each op of a TensorFlow training step should run.",
@@ -195,8 +197,6 @@ def simulate(
 @app.command()
 def topologies() -> None:
     """List the packaged topologies."""
-    from placer.files import load_topology, packaged_topologies
-
     for name in packaged_topologies():
         devices = ", ".join(f"{d.name} ({d.type})" for d in load_topology(name).devices)
         OUT.print(f"{name:<20} {devices}", soft_wrap=True)
@@ -210,15 +210,18 @@ def ui(
 ) -> None:
     """Open the page of all trainings on this machine; ends with Ctrl-C."""
     _start(verbose)
-    from flows.ui import serve
+    from flows.ui import serve_page
+    from placer.mlflow_store import open_store
 
-    serve(port)
+    with serve_page(open_store(), port) as page:
+        OUT.print(f"MLflow page: {page.url}  (Ctrl-C ends it)")
+        page.wait()
 
 
 def main() -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
-        app()
+        app(prog_name="placer")
     except PlacerError as error:
         fail(str(error))
         sys.exit(2)
@@ -242,6 +245,11 @@ def _profile_settings(
     for what, name, known in (("workload", workload, WorkloadName), ("size", size, WorkloadSize)):
         if name not in get_args(known):
             raise UnknownNameError(what, name, get_args(known))
+    # Bad files and names are told at once, before any server or worker starts.
+    if graph is not None:
+        load_graph_file(graph)
+    if topology not in (None, LOCAL):
+        load_topology(topology)
     sizes = dict(_size(change) for change in changes or ())
     return _settings(
         ProfileSettings, workload=workload, size=size, sizes=sizes, graph=graph, topology=topology

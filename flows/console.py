@@ -6,27 +6,37 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from placer.report import gibibytes, seconds
+from placer.report import seconds
 from placer.training import Progress as TrainingProgress
 
 _log = logging.getLogger(__name__)
 _LOG_INTERVAL_S = 10.0
 
+LOGGERS = ("flows", "placer", "profiling")
 OUT = Console(highlight=False)
 ERR = Console(stderr=True, highlight=False)
 
 
+class _ConsoleHandler(logging.Handler):
+    """Writes messages through rich, so that they do not tear a progress bar apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        ERR.print(self.format(record), soft_wrap=True, markup=False)
+
+
 def show_messages(*, verbose: bool) -> None:
-    """Send the messages of Placer's own loggers to stderr."""
-    handler = RichHandler(console=ERR, show_path=False, show_level=False, omit_repeated_times=True)
-    for name in ("flows", "placer", "profiling"):
+    """Send the messages of Placer's own loggers to stderr, one line each."""
+    handler = _ConsoleHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+    for name in LOGGERS:
         logger = logging.getLogger(name)
-        logger.addHandler(handler)
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
@@ -73,20 +83,24 @@ def _log_progress(
 def results_table(
     rows: Sequence[Mapping[str, Any]], device_names: Sequence[str], *, title: str
 ) -> Table:
-    """Return the table of an evaluation, the best method first."""
+    """Return the table of an evaluation, the best method first.
+
+    A method that did not run shows its outcome in place of its time.
+    """
     measured = any(row["step_time_s"] is not None for row in rows)
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("found by", overflow="fold")
-    headings = ["outcome", "simulated", *(["measured", "spread"] if measured else [])]
-    headings += ["× one device", "× expert", *(f"peak {name}" for name in device_names)]
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("found by", no_wrap=True)
+    headings = ["simulated", *(["measured", "± spread"] if measured else [])]
+    headings += ["× one\ndevice", "× the\nexpert", f"peak GiB on\n{_brief(device_names)}"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for rank, row in enumerate(rows):
-        cells = [row["method"], row["outcome"], seconds(row["makespan_s"])]
+        simulated = seconds(row["makespan_s"])
+        cells = [row["method"], simulated if row["outcome"] == "OK" else row["outcome"]]
         if measured:
             cells += [seconds(row["step_time_s"]), seconds(row["spread_s"])]
         cells += [_ratio(row["speedup_over_single"]), _ratio(row["speedup_over_expert"])]
-        cells += [gibibytes(size) for size in row["peak_memory_bytes"]]
+        cells += [" ".join(f"{size / 2**30:.1f}" for size in row["peak_memory_bytes"])]
         table.add_row(*cells, style="bold green" if rank == 0 else None)
     return table
 
@@ -99,6 +113,10 @@ def fail(message: str) -> None:
 def warn(message: str) -> None:
     """Say in one line on stderr what the user should know."""
     fail(f"warning: {message}")
+
+
+def _brief(names: Sequence[str]) -> str:
+    return " ".join(names) if len(names) < 3 else f"{names[0]} … {names[-1]}"
 
 
 def _ratio(value: float | None) -> str:

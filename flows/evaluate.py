@@ -1,63 +1,185 @@
 """The evaluate flow: judge the learned placements beside every heuristic, and pick one."""
 
 import contextlib
+import importlib.metadata
 import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from prefect import flow, task
 
+from flows.process import quiet_start
 from flows.stages import (
     EVALUATE,
     EVALUATION_FILE,
     PLACEMENT_FILE,
     REPORT_FILE,
-    Inputs,
+    STEP_FOLDER,
+    GroupedInputs,
+    read_training,
     reused,
     stage_key,
 )
 from placer.config import LOCAL, EvaluateSettings
-from placer.evaluation import (
-    EXPERT,
-    SINGLE_DEVICE,
-    Evaluation,
-    InterleavedEnvironment,
-    candidates,
-)
+from placer.evaluation import Evaluation, InterleavedEnvironment, candidates
 from placer.evaluation import evaluate as judge
 from placer.figures import device_load, learning_curve, step_times
-from placer.files import atomic_write, save_placement, write_json
+from placer.files import save_placement, write_json
 from placer.heuristics import heuristic_placements
-from placer.mlflow_store import Store, open_store
-from placer.report import Report, answer
+from placer.mlflow_store import OpenRun, Store, open_store
+from placer.report import Report
 from placer.simulator import SimulatedEnvironment, Simulator
+from placer.tracking_names import METHOD, PROFILE_RUN, TRAINING_RUN
 from placer.trials import Trial
 
 _log = logging.getLogger(__name__)
 
 
-@task(task_run_name="evaluate {training_run}")
+@task(task_run_name="evaluate the training of run {training_run}")
 def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     """Judge a training's best placements; return the id of the stage's run."""
-    from placer.mlflow_trial_log import MLflowTrialLog
-
     store = open_store()
-    inputs = Inputs.of_training(store, training_run)
-    key = stage_key(EVALUATE, inputs.fingerprint, settings)
+    inputs = read_training(store, training_run)
+    key = stage_key(EVALUATE, inputs.content, settings)
     if run_id := reused(store, EVALUATE, key):
         return run_id
+    from placer.mlflow_trial_log import MLflowTrialLog
+
     trials = MLflowTrialLog(store, training_run).trials()
     heuristics = heuristic_placements(inputs.profile, inputs.grouping)
     chosen = candidates(heuristics, trials, inputs.grouping, num_learned=settings.num_learned)
     simulator = Simulator(inputs.profile)
     with _real_environment(store, inputs) as real:
         evaluation = judge(chosen, SimulatedEnvironment(simulator), real, rounds=settings.rounds)
+    method = evaluation.best.candidate.method
     name = f"evaluate {inputs.graph_name} on {inputs.profile.topology.name}"
-    with store.stage(
-        EVALUATE, key, name=name, params=settings.model_dump(), tags=inputs.tags
-    ) as run:
-        _log_results(run, inputs, evaluation, trials, simulator)
+    tags = {**inputs.tags, METHOD: method}
+    params = settings.model_dump()
+    with store.stage(EVALUATE, key, name=name, params=params, tags=tags) as run:
+        _log_evaluation(run, inputs, evaluation, _figures(evaluation, trials, simulator))
     return run.run_id
+
+
+@contextlib.contextmanager
+def _real_environment(
+    store: Store, inputs: GroupedInputs
+) -> Iterator[InterleavedEnvironment | None]:
+    """Yield the real devices, if this graph was captured here to run on them."""
+    is_local = inputs.profile.topology.name == LOCAL
+    if not is_local or inputs.profile.provenance.method != "trace":
+        yield None
+        return
+    with quiet_start():
+        from profiling.cluster import LocalCluster
+        from profiling.real_environment import RealEnvironment
+        from profiling.step_files import load_step
+
+    step = load_step(store.download(inputs.tags[PROFILE_RUN], STEP_FOLDER))
+    _log.info("%s: measuring on this machine's devices", EVALUATE)
+    with LocalCluster() as cluster:
+        yield RealEnvironment(step, inputs.profile.topology, cluster)
+
+
+def _figures(
+    evaluation: Evaluation, trials: list[Trial], simulator: Simulator
+) -> dict[str, Figure]:
+    rows = evaluation.rows()
+    references_s = {
+        row["method"]: row["makespan_s"]
+        for row in sorted(rows, key=lambda row: row["makespan_s"] or 0.0)
+        if row["makespan_s"] and not row["method"].startswith("policy")
+    }
+    busy_s = {
+        result.candidate.method: np.array(simulator.schedule(result.candidate.placement).busy_s)
+        for result in evaluation.results
+        if result.predicted.step_time_s is not None
+    }
+    devices = [device.name for device in simulator.profile.topology.devices]
+    return {
+        "Step time by method": step_times(rows),
+        "Learning curve": learning_curve(trials, references_s),
+        "Compute time by device": device_load(devices, busy_s),
+    }
+
+
+def _log_evaluation(
+    run: OpenRun, inputs: GroupedInputs, evaluation: Evaluation, figures: dict[str, Figure]
+) -> None:
+    profile, best = inputs.profile, evaluation.best
+    report = Report(
+        graph=inputs.graph_name,
+        topology=profile.topology.name,
+        rows=evaluation.rows(),
+        device_names=[device.name for device in profile.topology.devices],
+        figures=figures,
+        facts=_facts(run, inputs),
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        placement = best.candidate.placement
+        save_placement(placement, profile.graph, profile.topology, folder / PLACEMENT_FILE)
+        write_json(_document(run, inputs, evaluation, report), folder / EVALUATION_FILE)
+        run.log_folder(folder)
+    run.log_text(report.html(), REPORT_FILE)
+    run.describe(report.answer())
+    for caption, figure in figures.items():
+        run.log_figure(figure, f"{caption.lower().replace(' ', '_')}.png")
+
+
+def _document(
+    run: OpenRun, inputs: GroupedInputs, evaluation: Evaluation, report: Report
+) -> dict[str, Any]:
+    best = evaluation.best
+    return {
+        "version": 1,
+        "kind": "placer.evaluation",
+        "run_id": inputs.tags[TRAINING_RUN],
+        "evaluation_run_id": run.run_id,
+        "answer": report.answer(),
+        "graph": report.graph,
+        "topology": report.topology,
+        "devices": report.device_names,
+        "num_ops": inputs.profile.graph.num_ops,
+        "num_groups": inputs.grouping.num_groups,
+        "method": best.candidate.method,
+        "best_makespan_s": best.predicted.step_time_s,
+        "best_step_time_s": best.decisive.step_time_s,
+        "measured": best.measured is not None,
+        "outcome": best.decisive.outcome,
+        "results": report.rows,
+    }
+
+
+def _facts(run: OpenRun, inputs: GroupedInputs) -> dict[str, str]:
+    profile = inputs.profile
+    provenance = profile.provenance
+    origin = (provenance.method, provenance.host, provenance.date)
+    return {
+        "ops": f"{profile.graph.num_ops:,}",
+        "groups": f"{inputs.grouping.num_groups:,}",
+        "op times by": " ".join(part for part in origin if part),
+        **{f"profile: {name}": value for name, value in provenance.facts.items()},
+        "graph fingerprint": profile.graph.fingerprint,
+        "topology fingerprint": profile.topology.fingerprint,
+        "training run": inputs.tags[TRAINING_RUN],
+        "evaluation run": run.run_id,
+        **{name: importlib.metadata.version(name) for name in ("placer", "tensorflow")},
+    }
+
+
+@flow(name="evaluate", flow_run_name="evaluate the training of run {training_run}")
+def evaluate(training_run: str, settings: EvaluateSettings = EvaluateSettings()) -> str:
+    """Judge a training's placements beside the heuristics, on real devices where they are.
+
+    Args:
+        training_run: Id of the MLflow run that holds the training.
+        settings: How to judge.
+
+    Returns:
+        Id of the MLflow run that holds the evaluation and the winning placement.
+    """
+    return evaluate_training(training_run, settings)

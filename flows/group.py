@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from flows.stages import GROUP, GROUPING_FILE, Inputs, reused, stage_key
+from flows.stages import GROUP, GROUPING_FILE, read_profile, reused, stage_key
 from placer.config import GroupSettings
 from placer.files import save_grouping
 from placer.group_ops import GroupingConfig, group_ops
@@ -15,28 +15,30 @@ from placer.mlflow_store import open_store
 _log = logging.getLogger(__name__)
 
 
-@task(task_run_name="group {profile_run}")
+@task(task_run_name="group the profile of run {profile_run}")
 def group_profile(profile_run: str, settings: GroupSettings) -> str:
     """Group the ops of a profile; return the id of the stage's run."""
     store = open_store()
-    inputs = Inputs.of_profile(store, profile_run)
-    key = stage_key(GROUP, inputs.fingerprint, settings)
+    inputs = read_profile(store, profile_run)
+    key = stage_key(GROUP, inputs.content, settings)
     if run_id := reused(store, GROUP, key):
         return run_id
     result = group_ops(inputs.profile, GroupingConfig(max_groups=settings.max_groups))
     name = f"group {inputs.graph_name}"
-    tags = {**inputs.tags, "num_groups": str(result.grouping.num_groups)}
+    params = settings.model_dump()
     with (
         tempfile.TemporaryDirectory() as scratch,
-        store.stage(GROUP, key, name=name, params=settings.model_dump(), tags=tags) as run,
+        store.stage(GROUP, key, name=name, params=params, tags=inputs.tags) as run,
     ):
         save_grouping(result.grouping, inputs.profile.graph, Path(scratch, GROUPING_FILE))
         run.log_folder(Path(scratch))
-    _log.info("%s: %s ops to %s groups", name, inputs.profile.graph.num_ops, tags["num_groups"])
+        run.log_params({"num": result.num_groups_after})
+    counts = ", ".join(f"{count} by {step}" for step, count in result.num_groups_after.items())
+    _log.info("%s: %s", name, counts.replace(" by ops", " ops", 1))
     return run.run_id
 
 
-@flow(name="group", flow_run_name="group {profile_run}")
+@flow(name="group", flow_run_name="group the profile of run {profile_run}")
 def group(profile_run: str, settings: GroupSettings = GroupSettings()) -> str:
     """Decide which ops of a profiled graph move together.
 

@@ -3,10 +3,13 @@
 Nothing here overrides what the user has set: each variable is a default.
 """
 
+import contextlib
 import http.client
 import os
+import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from placer.errors import StoreError
@@ -16,9 +19,7 @@ _DEFAULTS = {
     # start creates its database and takes several times as long as the later ones.
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    # Placer's own loggers speak to the terminal, and to the Prefect page.
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,placer,profiling",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -38,6 +39,30 @@ def prepare() -> None:
     url = os.environ.get("PREFECT_API_URL")
     if url:
         _check_prefect(url)
+
+
+@contextlib.contextmanager
+def quiet_start() -> Iterator[None]:
+    """Keep what TensorFlow's libraries say while they load from the terminal.
+
+    They write to the file descriptor before any setting of theirs is read. If loading fails,
+    what they said is shown after all.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(terminal, kept.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def _check_prefect(url: str) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from flows.stages import PROFILE, PROFILE_FILE, STEP_FOLDER, profile_key, reused
+from flows.process import quiet_start
+from flows.stages import PROFILE, PROFILE_FILE, STEP_FOLDER, profile_key, profile_tags, reused
 from placer.config import ProfileSettings
 from placer.files import save_profile
 from placer.mlflow_store import open_store
@@ -17,22 +18,18 @@ _log = logging.getLogger(__name__)
 @task(task_run_name="profile {settings.graph_name} on {settings.topology_name}")
 def profile_graph(settings: ProfileSettings) -> str:
     """Capture and cost the graph; return the id of the stage's run."""
-    from profiling.profiler import profile_source
-    from profiling.step_files import save_step
-
     store = open_store()
     key = profile_key(settings)
     if run_id := reused(store, PROFILE, key):
         return run_id
+    with quiet_start():
+        from profiling.profiler import profile_source
+        from profiling.step_files import save_step
+
     profiled = profile_source(settings)
     profile, step = profiled.profile, profiled.step
     name = f"profile {settings.graph_name} on {profile.topology.name}"
-    tags = {
-        "graph": settings.graph_name,
-        "topology": profile.topology.name,
-        "graph_fingerprint": profile.graph.fingerprint,
-        "topology_fingerprint": profile.topology.fingerprint,
-    }
+    tags = profile_tags(profile, settings.graph_name)
     params = settings.model_dump(mode="json")
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -42,7 +39,7 @@ def profile_graph(settings: ProfileSettings) -> str:
         if step is not None:
             save_step(step, Path(scratch, STEP_FOLDER))
         run.log_folder(Path(scratch))
-    _log.info("%s: %s ops, costs by %s", name, profile.graph.num_ops, profile.provenance.method)
+    _log.info("%s: %d ops, times by %s", name, profile.graph.num_ops, profile.provenance.method)
     return run.run_id
 
 

@@ -70,22 +70,42 @@ class GroupSettings(Settings):
     )
 
 
+class PolicySettings(Settings):
+    """The policy network. With ``align_decoder`` off and no prior it is the paper's."""
+
+    hidden_size: int = Field(
+        128, ge=4, le=4096, description="Units of each LSTM (the authors' later controller: 512)"
+    )
+    attention_size: int = Field(64, ge=4, le=4096, description="Units of the attention")
+    embedding_size: int = Field(32, ge=2, le=1024, description="Units of type and device")
+    logit_bound: float = Field(5.0, gt=0, description="C of C·tanh(x/T) (the authors': 5)")
+    logit_temperature: float = Field(10.0, gt=0, description="T of C·tanh(x/T) (the authors': 10)")
+    entropy_bonus: float = Field(0.05, ge=0, description="Weight of the entropy in the objective")
+    learning_rate: float = Field(0.003, gt=0, le=1, description="Of Adam")
+    gradient_clip_norm: float = Field(1.0, gt=0, description="Bound of the gradient's norm")
+    align_decoder: bool = Field(
+        True, description="Feed each decoder step its own group's encoding as well"
+    )
+    locality_prior: float = Field(
+        2.0, ge=0, description="Initial logit in favour of the devices of neighbouring groups"
+    )
+    jit_compile: bool = Field(True, description="Compile with XLA: some seconds once, then faster")
+
+
 class TrainSettings(Settings):
     """How the policy is trained."""
 
     trials: int = Field(2000, ge=1, le=10_000_000, description="Placements to sample and measure")
     seed: int = Field(0, ge=0, lt=2**31, description="All randomness derives from it")
     batch_size: int = Field(16, ge=1, le=4096, description="Placements for each policy update")
-    hidden_size: int = Field(
-        128, ge=4, le=4096, description="Units of the policy's LSTMs (the authors': 512)"
-    )
-    learning_rate: float = Field(0.003, gt=0, le=1, description="Of Adam")
-    entropy_bonus: float = Field(0.01, ge=0, le=10, description="Weight of the policy's entropy")
     baseline_decay: float = Field(
         0.9, ge=0, lt=1, description="Of the moving average of rewards (the authors': 0.9)"
     )
     failing_step_time_s: float | None = Field(
-        None, gt=0, description="Step time that stands for a placement that cannot run"
+        None,
+        gt=0,
+        description="Step time that stands for a placement that cannot run; default: twice the"
+        " work of one step on the slowest device",
     )
     runnable_only_after: int = Field(
         1000,
@@ -93,6 +113,7 @@ class TrainSettings(Settings):
         description="Updates after which failed placements teach nothing (the authors': 1,000)",
     )
     checkpoint_every: int = Field(25, ge=1, description="Updates between checkpoints")
+    policy: PolicySettings = PolicySettings()
 
 
 class EvaluateSettings(Settings):

@@ -71,6 +71,11 @@ class Device:
                 f"device {self.name!r}: kind must be one of {DEVICE_KINDS}, got {self.kind!r}"
             )
         _check_positive(f"device {self.name!r}: memory_bytes", self.memory_bytes)
+        if self.memory_bytes > UNLIMITED_BYTES:
+            raise InvalidValueError(
+                f"device {self.name!r}: memory_bytes must be at most {UNLIMITED_BYTES},"
+                f" got {self.memory_bytes}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class StoreError(PlacerError, OSError):
 
 
 class WorkerError(PlacerError, RuntimeError):
-    """Worker processes that could not be started or did not come up."""
+    """Workers that did not come up, ran ops elsewhere than placed, or left no trace."""
 
 
 class UnknownNameError(PlacerError, LookupError):

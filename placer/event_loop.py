@@ -13,8 +13,9 @@ simulator knows the caller's numbers.
 Time is counted in whole picoseconds. Times that are equal on paper are then equal here,
 however they were summed, and ties are settled by the rule instead of by rounding.
 
-State lies in arrays of records that are passed one by one: numba would count references
-for every array of a tuple at every call, which costs ten times the simulation itself.
+State lies in arrays of records, and all of them in one tuple. numba would count references
+to each of these arrays at every call, which costs ten times the simulation itself; nothing
+here allocates, so its reference counting is switched off (``_nrt``).
 
 Array shapes: B placements, N ops, T tensors, E pairs of tensor and consumer, X transfers at
 most, D devices, C = D * D channels. Lists of lists are flat; record n holds where list n
@@ -32,9 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 Records = npt.NDArray[Any]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 
 PS_PER_S = 1e12
-NEVER_PS = np.iinfo(np.int64).max
+NEVER_PS = 2**63 - 1
 
 OP = np.dtype(
     [
@@ -87,56 +90,67 @@ CHANNEL = np.dtype(
 _INSTANT_BITS = 32
 _NUMBER_MASK = 2**_INSTANT_BITS - 1
 
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
+def _inlined(function: _Function) -> _Function:
+    """Compile as a part of whatever calls it."""
+    compiled: _Function = numba.njit(forceinline=True, **_OPTIONS)(function)
+    return compiled
+
+
 def _compiled(function: _Function) -> _Function:
-    """Compile with numba, without the interpreter lock, and keep the machine code."""
-    options = {"nogil": True, "error_model": "numpy", "forceinline": function.__name__ not in ("run_steps",)}
+    """Compile, and keep the machine code for the next process."""
     try:
-        compiled: _Function = numba.njit(cache=True, **options)(function)
+        compiled: _Function = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # nowhere to keep it: every process compiles for itself
-        compiled = numba.njit(**options)(function)
+        compiled = numba.njit(**_OPTIONS)(function)
     return compiled
 
 
 class Run(NamedTuple):
     """A graph with its costs, and all that changes while its steps run."""
 
-    order: npt.NDArray[np.int32]
+    order: Int32Array
     """The caller's number of each op, ``[N]``."""
-    compute_ps: npt.NDArray[np.int64]
+    compute_ps: Int64Array
     """Of each op on each device, ``[N, D]``."""
     ops: Records
     """``[N + 1]``."""
     tensors: Records
     """``[T + 1]``."""
-    consumers: npt.NDArray[np.int32]
+    consumers: Int32Array
     """Ops, ascending for each tensor, ``[E]``."""
-    inputs: npt.NDArray[np.int32]
+    inputs: Int32Array
     """Tensors, ``[E]``."""
     transfers: Records
     """``[X]``."""
     channels: Records
     """``[C]``."""
-    holders: npt.NDArray[np.int32]
+    holders: Int32Array
     """How many consumers and transfers still need a tensor on a device, ``[T, D]``."""
-    resident_bytes: npt.NDArray[np.int64]
+    resident_bytes: Int64Array
     """On each device, now, ``[D]``."""
-    keys: npt.NDArray[np.int64]
+    keys: Int64Array
     """Queues: of each channel, the keys that came in ascending order, ``[N + X]``."""
-    late_keys: npt.NDArray[np.int64]
+    late_keys: Int64Array
     """Heaps: of each channel, the keys that came after a greater one, ``[N + X]``."""
-    active: npt.NDArray[np.int32]
+    active: Int32Array
     """How many channels are active, then these channels in no order, ``[C + 1]``."""
+
+
+def copy_of(run: Run) -> Run:
+    """Return a copy that another thread may work in."""
+    return Run._make(array.copy() for array in run)
 
 
 @_compiled
 def run_steps(
     run: Run,
-    device_of_op: npt.NDArray[np.int32],
-    makespan_ps: npt.NDArray[np.int64],
-    peak_memory_bytes: npt.NDArray[np.int64],
+    device_of_op: Int32Array,
+    makespan_ps: Int64Array,
+    peak_memory_bytes: Int64Array,
 ) -> None:
     """Run one step of each placement; ``run`` is left as the last one ended.
 
@@ -151,40 +165,37 @@ def run_steps(
         makespan_ps[placement] = _run_step(run, peak_memory_bytes[placement])
 
 
-@_compiled
-def _plan(run: Run, device_of_op: npt.NDArray[np.int32]) -> None:
+@_inlined
+def _plan(run: Run, device_of_op: Int32Array) -> None:
     """Find the transfers of a placement, count who needs what, and empty all queues."""
-    order, compute_ps, consumers, holders = run.order, run.compute_ps, run.consumers, run.holders
-    ops, tensors, transfers, channels = run.ops, run.tensors, run.transfers, run.channels
-    resident_bytes = run.resident_bytes
-    num_devices = compute_ps.shape[1]
-    resident_bytes[:] = 0
+    ops, tensors, holders = run.ops, run.tensors, run.holders
+    num_devices = run.resident_bytes.size
+    run.resident_bytes[:] = 0
     holders[:] = 0
-    for channel in range(channels.size):
-        channels[channel].tail = 0
-    number = 0
-    for op in range(order.size):
-        ops[op].device = source = device_of_op[order[op]]
-        ops[op].compute_ps = compute_ps[op, source]
+    for channel in range(run.channels.size):
+        run.channels[channel].tail = 0
+    for op in range(run.order.size):
+        ops[op].device = device = device_of_op[run.order[op]]
+        ops[op].compute_ps = run.compute_ps[op, device]
         ops[op].waiting = ops[op + 1].first_input - ops[op].first_input
-        resident_bytes[source] += ops[op].memory_bytes
-        channels[source * num_devices + source].tail += 1
-    for op in range(order.size):
+        run.resident_bytes[device] += ops[op].memory_bytes
+        run.channels[device * num_devices + device].tail += 1
+    num_transfers = 0
+    for op in range(run.order.size):
         source = ops[op].device
         for tensor in range(ops[op].first_tensor, ops[op + 1].first_tensor):
-            tensors[tensor].first_transfer = number
+            tensors[tensor].first_transfer = num_transfers
             for at in range(tensors[tensor].first_consumer, tensors[tensor + 1].first_consumer):
-                device = ops[consumers[at]].device
+                device = ops[run.consumers[at]].device
                 if device != source and holders[tensor, device] == 0:
-                    link = source * num_devices + device
-                    _plan_transfer(tensors, transfers, channels, number, tensor, link)
+                    _plan_transfer(run, num_transfers, tensor, source * num_devices + device)
                     holders[tensor, source] += 1
-                    number += 1
+                    num_transfers += 1
                 holders[tensor, device] += 1
-    tensors[tensors.size - 1].first_transfer = number
+    tensors[tensors.size - 1].first_transfer = num_transfers
     start = 0
-    for at in range(channels.size):  # each tail counted what the channel will serve
-        channel = channels[at]
+    for number in range(run.channels.size):  # each tail counted what the channel will serve
+        channel = run.channels[number]
         length = channel.tail
         channel.head = channel.tail = channel.heap = start
         channel.num_late = channel.is_active = 0
@@ -192,12 +203,10 @@ def _plan(run: Run, device_of_op: npt.NDArray[np.int32]) -> None:
         start += length
 
 
-@_compiled
-def _plan_transfer(
-    tensors: Records, transfers: Records, channels: Records, number: int, tensor: int, channel: int
-) -> None:
-    link, transfer = channels[channel], transfers[number]
-    size_bytes = tensors[tensor].size_bytes
+@_inlined
+def _plan_transfer(run: Run, number: int, tensor: int, channel: int) -> None:
+    link, transfer = run.channels[channel], run.transfers[number]
+    size_bytes = run.tensors[tensor].size_bytes
     duration_s = link.latency_s + size_bytes / link.bandwidth_bytes_per_s
     transfer.tensor = tensor
     transfer.channel = channel
@@ -206,115 +215,145 @@ def _plan_transfer(
     link.tail += 1
 
 
-@_compiled
-def _run_step(run: Run, peak_bytes: npt.NDArray[np.int64]) -> int:
+@_inlined
+def _run_step(run: Run, peak_bytes: Int64Array) -> int:
     """Run the planned step, fill the peak of each device and return the makespan."""
-    ops, tensors, transfers, channels = run.ops, run.tensors, run.transfers, run.channels
-    consumers, inputs, holders = run.consumers, run.inputs, run.holders
-    keys, late_keys, active, resident_bytes = run.keys, run.late_keys, run.active, run.resident_bytes
-    num_devices = resident_bytes.size
-    now_ps = np.int64(0)
-    instant = np.int64(0)
-    active[0] = 0
-    for device in range(num_devices):
-        peak_bytes[device] = resident_bytes[device]
-    for op in range(ops.size - 1):
-        if ops[op].waiting == 0:
-            _enqueue(channels, keys, late_keys, active, ops[op].device * (num_devices + 1), op)
-    while True:
-        next_ps = _start_work(ops, transfers, channels, keys, late_keys, active, resident_bytes, now_ps)
-        if next_ps == NEVER_PS:
-            return now_ps
+    peak_bytes[:] = 0
+    _note_peaks(run, peak_bytes)
+    run.active[0] = 0
+    for op in range(run.order.size):
+        if run.ops[op].waiting == 0:
+            _enqueue(run, run.ops[op].device * (peak_bytes.size + 1), op)
+    now_ps = 0
+    instant = 0
+    next_ps = _start_work(run, now_ps)
+    while next_ps < NEVER_PS:
         if next_ps > now_ps:
             # Work of no duration repeats the round at the same time; what was resident in
             # between was so for no time, hence peaks are taken when time moves on.
-            for device in range(num_devices):
-                peak_bytes[device] = max(peak_bytes[device], resident_bytes[device])
+            _note_peaks(run, peak_bytes)
             now_ps = next_ps
             instant += 1 << _INSTANT_BITS
-        for at in range(1, active[0] + 1):  # starts nothing, so that the order does not matter
-            channel = channels[active[at]]
-            if channel.served < 0 or channel.done_ps > now_ps:
-                continue
-            device = channel.destination
-            if channel.source == device:
-                op = channel.served
-                for i in range(ops[op].first_input, ops[op + 1].first_input):
-                    _release(tensors, holders, resident_bytes, inputs[i], device)
-                for tensor in range(ops[op].first_tensor, ops[op + 1].first_tensor):
-                    if holders[tensor, device] == 0:
-                        resident_bytes[device] -= tensors[tensor].size_bytes
-                        continue
-                    _deliver(ops, tensors, consumers, channels, keys, late_keys, active, tensor, device, num_devices, instant)
-                    for transfer in range(tensors[tensor].first_transfer, tensors[tensor + 1].first_transfer):
-                        _enqueue(channels, keys, late_keys, active, transfers[transfer].channel, instant | transfer)
-            else:
-                tensor = transfers[channel.served].tensor
-                _release(tensors, holders, resident_bytes, tensor, channel.source)
-                _deliver(ops, tensors, consumers, channels, keys, late_keys, active, tensor, device, num_devices, instant)
-            channel.served = -1
+        _apply_completions(run, now_ps, instant)
+        next_ps = _start_work(run, now_ps)
+    return now_ps
 
 
-@_compiled
-def _release(tensors, holders, resident_bytes, tensor, device):
-    """Take away one of those who need the tensor on the device; the last one frees it."""
-    holders[tensor, device] -= 1
-    if holders[tensor, device] == 0:
-        resident_bytes[device] -= tensors[tensor].size_bytes
+@_inlined
+def _note_peaks(run: Run, peak_bytes: Int64Array) -> None:
+    for device in range(peak_bytes.size):
+        peak_bytes[device] = max(peak_bytes[device], run.resident_bytes[device])
 
 
-@_compiled
-def _deliver(ops, tensors, consumers, channels, keys, late_keys, active, tensor, device, num_devices, instant):
-    """Tell the tensor's consumers on the device that it is there."""
-    for at in range(tensors[tensor].first_consumer, tensors[tensor + 1].first_consumer):
-        op = consumers[at]
-        if ops[op].device == device:
-            ops[op].waiting -= 1
-            if ops[op].waiting == 0:
-                _enqueue(channels, keys, late_keys, active, device * (num_devices + 1), instant | op)
+@_inlined
+def _apply_completions(run: Run, now_ps: int, instant: int) -> None:
+    """Apply all that is done now; starts nothing, so that the order does not matter."""
+    for at in range(1, run.active[0] + 1):
+        channel = run.channels[run.active[at]]
+        if channel.served < 0 or channel.done_ps > now_ps:
+            continue
+        if channel.source == channel.destination:
+            _finish_op(run, channel.served, channel.source, instant)
+        else:
+            tensor = run.transfers[channel.served].tensor
+            _release(run, tensor, channel.source)
+            _deliver(run, tensor, channel.destination, instant)
+        channel.served = -1
 
 
-@_compiled
-def _start_work(ops, transfers, channels, keys, late_keys, active, resident_bytes, now_ps):
-    """Let every idle channel take the first of its queue, and return when one is done next."""
+@_inlined
+def _finish_op(run: Run, op: int, device: int, instant: int) -> None:
+    """Let go of an op's inputs; hand its tensors to the consumers here and to the links."""
+    ops, tensors = run.ops, run.tensors
+    for at in range(ops[op].first_input, ops[op + 1].first_input):
+        _release(run, run.inputs[at], device)
+    for tensor in range(ops[op].first_tensor, ops[op + 1].first_tensor):
+        if run.holders[tensor, device] == 0:  # nobody wants it
+            run.resident_bytes[device] -= tensors[tensor].size_bytes
+            continue
+        _deliver(run, tensor, device, instant)
+        for number in range(tensors[tensor].first_transfer, tensors[tensor + 1].first_transfer):
+            _enqueue(run, run.transfers[number].channel, instant | number)
+
+
+@_inlined
+def _release(run: Run, tensor: int, device: int) -> None:
+    """Take away one of those who need a tensor on a device; the last one frees it."""
+    run.holders[tensor, device] -= 1
+    if run.holders[tensor, device] == 0:
+        run.resident_bytes[device] -= run.tensors[tensor].size_bytes
+
+
+@_inlined
+def _deliver(run: Run, tensor: int, device: int, instant: int) -> None:
+    """Tell a tensor's consumers on a device that it is there."""
+    for at in range(run.tensors[tensor].first_consumer, run.tensors[tensor + 1].first_consumer):
+        op = run.consumers[at]
+        if run.ops[op].device == device:
+            run.ops[op].waiting -= 1
+            if run.ops[op].waiting == 0:
+                _enqueue(run, device * (run.resident_bytes.size + 1), instant | op)
+
+
+@_inlined
+def _start_work(run: Run, now_ps: int) -> int:
+    """Let every idle channel take the first of its queue; return when the next one is done."""
     next_ps = NEVER_PS
     at = 1
-    while at <= active[0]:
-        channel = channels[active[at]]
-        if channel.served < 0:
-            if channel.head == channel.tail and channel.num_late == 0:
-                channel.is_active = 0
-                active[at] = active[active[0]]
-                active[0] -= 1
-                continue
-            number = _dequeue(channel, keys, late_keys)
-            channel.served = number
+    while at <= run.active[0]:
+        channel = run.channels[run.active[at]]
+        if channel.served < 0 and (channel.head < channel.tail or channel.num_late > 0):
+            number = channel.served = _dequeue(run, channel)
             if channel.source == channel.destination:
-                ops[number].start_ps = now_ps
-                channel.done_ps = now_ps + ops[number].compute_ps
-                resident_bytes[channel.source] += ops[number].output_bytes
+                run.ops[number].start_ps = now_ps
+                channel.done_ps = now_ps + run.ops[number].compute_ps
+                run.resident_bytes[channel.source] += run.ops[number].output_bytes
             else:
-                transfers[number].start_ps = now_ps
-                channel.done_ps = now_ps + transfers[number].duration_ps
-                resident_bytes[channel.destination] += transfers[number].size_bytes
-        next_ps = min(next_ps, channel.done_ps)
-        at += 1
+                run.transfers[number].start_ps = now_ps
+                channel.done_ps = now_ps + run.transfers[number].duration_ps
+                run.resident_bytes[channel.destination] += run.transfers[number].size_bytes
+        if channel.served < 0:
+            channel.is_active = 0
+            run.active[at] = run.active[run.active[0]]
+            run.active[0] -= 1
+        else:
+            next_ps = min(next_ps, channel.done_ps)
+            at += 1
     return next_ps
 
 
-@_compiled
-def _enqueue(channels, keys, late_keys, active, number, key):
+@_inlined
+def _enqueue(run: Run, number: int, key: int) -> None:
     """Add a key to a channel's queue: nearly always behind all others, else to the heap."""
-    channel = channels[number]
-    if channel.is_active == 0:
+    channel = run.channels[number]
+    if not channel.is_active:
         channel.is_active = 1
-        active[0] += 1
-        active[active[0]] = number
-    tail = channel.tail
-    if tail == channel.head or keys[tail - 1] < key:
-        keys[tail] = key
-        channel.tail = tail + 1
-        return
+        run.active[0] += 1
+        run.active[run.active[0]] = number
+    if channel.head == channel.tail or run.keys[channel.tail - 1] < key:
+        run.keys[channel.tail] = key
+        channel.tail += 1
+    else:
+        _push(run.late_keys, channel, key)
+
+
+@_inlined
+def _dequeue(run: Run, channel: Any) -> int:
+    """Take the smallest key from a channel's queue and return the op or transfer in it."""
+    if channel.num_late == 0 or (
+        channel.head < channel.tail and run.keys[channel.head] < run.late_keys[channel.heap]
+    ):
+        key = run.keys[channel.head]
+        channel.head += 1
+    else:
+        key = _pop(run.late_keys, channel)
+    number: int = key & _NUMBER_MASK
+    return number
+
+
+@_inlined
+def _push(late_keys: Int64Array, channel: Any, key: int) -> None:
+    """Add a key to the channel's binary heap."""
     first, child = channel.heap, channel.num_late
     channel.num_late += 1
     while child > 0 and late_keys[first + (child - 1) // 2] > key:
@@ -323,25 +362,20 @@ def _enqueue(channels, keys, late_keys, active, number, key):
     late_keys[first + child] = key
 
 
-@_compiled
-def _dequeue(channel, keys, late_keys):
-    """Take the smallest key from a channel's queue and return the op or transfer in it."""
-    head, first, size = channel.head, channel.heap, channel.num_late
-    if size == 0 or (head < channel.tail and keys[head] < late_keys[first]):
-        channel.head = head + 1
-        return keys[head] & _NUMBER_MASK
-    smallest = late_keys[first]
-    size -= 1
-    channel.num_late = size
+@_inlined
+def _pop(late_keys: Int64Array, channel: Any) -> int:
+    """Take the smallest key from the channel's binary heap."""
+    channel.num_late -= 1
+    first, size = channel.heap, channel.num_late
+    smallest: int = late_keys[first]
     last = late_keys[first + size]
-    parent = 0
-    while 2 * parent + 1 < size:
-        child = 2 * parent + 1
+    parent, child = 0, 1
+    while child < size:
         if child + 1 < size and late_keys[first + child + 1] < late_keys[first + child]:
             child += 1
         if late_keys[first + child] >= last:
             break
         late_keys[first + parent] = late_keys[first + child]
-        parent = child
+        parent, child = child, 2 * child + 1
     late_keys[first + parent] = last
-    return smallest & _NUMBER_MASK
+    return smallest

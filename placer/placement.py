@@ -17,19 +17,24 @@ class Placement:
     """The device index of every op, ``[N]``; equal and hashed by content.
 
     Raises:
-        InvalidValueError: If it is empty or an index is negative.
+        InvalidValueError: If it is empty, an index is negative, or one is no whole number.
     """
 
     device_of_op: npt.NDArray[np.int32]
 
     def __init__(self, device_of_op: Sequence[int] | npt.NDArray[np.integer]) -> None:
-        array = np.array(device_of_op, dtype=np.int32)
-        if array.ndim != 1 or array.size == 0:
+        given = np.asarray(device_of_op)
+        if given.ndim != 1 or given.size == 0:
             raise InvalidValueError(
-                f"a placement names one device an op, got an array of shape {array.shape}"
+                f"a placement names one device an op, got an array of shape {given.shape}"
             )
-        if array.min() < 0:
-            raise InvalidValueError(f"device indices must not be negative, got {array.min()}")
+        if not np.issubdtype(given.dtype, np.integer):
+            raise InvalidValueError(f"device indices must be whole numbers, got {given.dtype}")
+        if given.min() < 0:
+            raise InvalidValueError(f"device indices must not be negative, got {given.min()}")
+        if given.max() > np.iinfo(np.int32).max:
+            raise InvalidValueError(f"device indices must be below 2**31, got {given.max()}")
+        array = given.astype(np.int32)  # a copy: the caller may go on writing to his own
         array.setflags(write=False)
         object.__setattr__(self, "device_of_op", array)
 

@@ -8,8 +8,8 @@ come, first served by the time the producer finished, ties by the producer's top
 and then by the tensor's index. An op is ready when all its inputs are on its device.
 
 At equal times all completions are applied first, then idle devices and links take new
-work. Work of no duration completes at the time it starts: the same two steps are then
-repeated at that time, so one op or transfer a round and channel.
+work. Work of no duration completes at the time it starts: the two steps are then repeated
+at that time, and in each such round a device or link takes one op or transfer.
 
 Memory: what an op holds for the whole step counts from the beginning to the end. A tensor is
 resident with its producer from the start of that op until the last consumer there and the
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placer import event_loop
+from placer.devices import DeviceTopology
 from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError
 from placer.event_loop import PS_PER_S
@@ -116,36 +117,31 @@ class Simulator:
     def __init__(self, profile: Profile) -> None:
         _check_sums(profile)
         self.profile = profile
-        self._order = profile.graph.topological_order.astype(np.int32)
         self._tensor_order = _tensor_order(profile.graph)
-        self._max_transfers = sum(_copies(profile))
-        self._step = _step_of(profile, self._tensor_order)
+        self._run = _new_run(profile, self._tensor_order)
 
     def run(self, device_of_op: npt.NDArray[np.integer]) -> SimulationBatch:
-        """Simulate a batch of placements, shared among the cores.
+        """Simulate a batch of placements on as many threads as ``NUMBA_NUM_THREADS`` (all cores).
 
         Args:
             device_of_op: Device index of every op, ``[B, N]``.
 
         Raises:
-            InvalidValueError: If the shape is wrong, a device does not exist, or a device's kind
-                has no kernel for an op placed on it.
+            InvalidValueError: If the shape is wrong, a device does not exist, or a device's
+                kind has no kernel for an op placed on it.
         """
         devices = self._checked(device_of_op)
         makespan_ps = np.empty(len(devices), dtype=np.int64)
         peaks = np.empty((len(devices), self.profile.topology.num_devices), dtype=np.int64)
-        num_threads = max(1, min(len(devices), numba.config.NUMBA_NUM_THREADS))
-        bounds = np.linspace(0, len(devices), num_threads + 1).astype(int)
 
         def run_slice(start: int, stop: int) -> None:
-            run = event_loop.new_run(self._step, self._max_transfers)
-            part = slice(start, stop)
-            event_loop.run_steps(
-                self._step, run, self._order, devices[part], makespan_ps[part], peaks[part]
-            )
+            run, part = event_loop.copy_of(self._run), slice(start, stop)
+            event_loop.run_steps(run, devices[part], makespan_ps[part], peaks[part])
 
+        num_threads = max(1, min(len(devices), numba.config.NUMBA_NUM_THREADS))
+        bounds = [len(devices) * thread // num_threads for thread in range(num_threads + 1)]
         if num_threads == 1:
-            run_slice(0, len(devices))
+            run_slice(*bounds)
         else:
             with concurrent.futures.ThreadPoolExecutor(num_threads) as threads:
                 list(threads.map(run_slice, bounds[:-1], bounds[1:]))
@@ -164,43 +160,37 @@ class Simulator:
         devices = self._checked(placement.device_of_op[np.newaxis])
         makespan_ps = np.empty(1, dtype=np.int64)
         peaks = np.empty((1, self.profile.topology.num_devices), dtype=np.int64)
-        run = event_loop.new_run(self._step, self._max_transfers)
-        event_loop.run_steps(self._step, run, self._order, devices, makespan_ps, peaks)
+        run = event_loop.copy_of(self._run)
+        event_loop.run_steps(run, devices, makespan_ps, peaks)
 
-        every_op = np.arange(len(self._order))
-        compute_ps = self._step.compute_ps[every_op, run.device]
+        ops = run.ops[self.profile.graph.topological_index]  # in the caller's order again
         busy_ps = np.zeros(peaks.shape[1], dtype=np.int64)
-        np.add.at(busy_ps, run.device, compute_ps)
-        start_ps = run.op_start_ps[self.profile.graph.topological_index]
-        end_ps = start_ps + compute_ps[self.profile.graph.topological_index]
-        device = int(self._out_of_memory_device(peaks)[0])
+        np.add.at(busy_ps, ops["device"], ops["compute_ps"])
+        full = int(self._out_of_memory_device(peaks)[0])
         return Schedule(
             makespan_s=float(makespan_ps[0] / PS_PER_S),
-            start_s=tuple((start_ps / PS_PER_S).tolist()),
-            end_s=tuple((end_ps / PS_PER_S).tolist()),
+            start_s=tuple((ops["start_ps"] / PS_PER_S).tolist()),
+            end_s=tuple(((ops["start_ps"] + ops["compute_ps"]) / PS_PER_S).tolist()),
             transfers=self._transfers(run),
             busy_s=tuple((busy_ps / PS_PER_S).tolist()),
             peak_memory_bytes=tuple(peaks[0].tolist()),
-            out_of_memory_device=None if device < 0 else device,
+            out_of_memory_device=None if full < 0 else full,
         )
 
     def _transfers(self, run: event_loop.Run) -> tuple[Transfer, ...]:
-        num_transfers = int(run.first_transfer[-1])
-        transfers = []
-        for number in range(num_transfers):
-            channel = int(run.channel_of_transfer[number])
-            source, destination = divmod(channel, self.profile.topology.num_devices)
-            transfer = Transfer(
-                tensor=int(self._tensor_order[run.tensor_of_transfer[number]]),
-                source=source,
-                destination=destination,
-                start_s=float(run.transfer_start_ps[number] / PS_PER_S),
-                end_s=float(run.transfer_end_ps[number] / PS_PER_S),
+        made = run.transfers[: run.tensors["first_transfer"][-1]]
+        transfers = [
+            Transfer(
+                tensor=self._tensor_order[transfer["tensor"]],
+                source=int(run.channels["source"][transfer["channel"]]),
+                destination=int(run.channels["destination"][transfer["channel"]]),
+                start_s=float(transfer["start_ps"] / PS_PER_S),
+                end_s=float((transfer["start_ps"] + transfer["duration_ps"]) / PS_PER_S),
             )
-            transfers.append(transfer)
-        return tuple(
-            sorted(transfers, key=lambda t: (t.start_s, t.end_s, t.source, t.destination, t.tensor))
-        )
+            for transfer in made
+        ]
+        transfers.sort(key=lambda t: (t.start_s, t.end_s, t.source, t.destination, t.tensor))
+        return tuple(transfers)
 
     def _out_of_memory_device(self, peak_memory_bytes: IntArray) -> IntArray:
         over = peak_memory_bytes > self.profile.topology.memory_bytes
@@ -212,6 +202,10 @@ class Simulator:
             raise InvalidValueError(
                 f"placements must name a device for each of {profile.graph.num_ops} ops, got an"
                 f" array of shape {device_of_op.shape}"
+            )
+        if not np.issubdtype(device_of_op.dtype, np.integer):
+            raise InvalidValueError(
+                f"device indices must be whole numbers, got {device_of_op.dtype}"
             )
         outside = (device_of_op < 0) | (device_of_op >= profile.topology.num_devices)
         if outside.any():
@@ -231,7 +225,7 @@ class Simulator:
                     f" {' or '.join(profile.graph.ops[op].device_kinds)}, but is placed on"
                     f" {device.name!r} of kind {device.kind}"
                 )
-        return np.ascontiguousarray(device_of_op, dtype=np.int32)
+        return np.array(device_of_op, dtype=np.int32, order="C")  # one layout: compiled once
 
 
 def simulate(profile: Profile, placement: Placement) -> Schedule:
@@ -297,7 +291,8 @@ def _tensor_order(graph: OpGraph) -> list[int]:
     """Return the tensors by their producer's topological index, then by their own."""
     index = graph.topological_index.tolist()
     return sorted(
-        range(len(graph.tensors)), key=lambda tensor: (index[graph.tensors[tensor].producer], tensor)
+        range(len(graph.tensors)),
+        key=lambda tensor: (index[graph.tensors[tensor].producer], tensor),
     )
 
 
@@ -309,32 +304,19 @@ def _copies(profile: Profile) -> list[int]:
 
 def _new_run(profile: Profile, tensor_order: Sequence[int]) -> event_loop.Run:
     """Return the graph and its costs, renumbered for the event loop, and working memory."""
-    graph = profile.graph
-    num_devices = profile.topology.num_devices
+    graph, topology = profile.graph, profile.topology
     order = graph.topological_order
-    index = graph.topological_index
-    tensors_of_op: list[list[int]] = [[] for _ in graph.ops]
-    inputs_of_op: list[list[int]] = [[] for _ in graph.ops]
-    consumers: list[list[int]] = []
-    for number, at in enumerate(tensor_order):
-        tensor = graph.tensors[at]
-        tensors_of_op[index[tensor.producer]].append(number)
-        consumers.append(sorted(int(index[op]) for op in tensor.consumers))
-        for op in consumers[-1]:
-            inputs_of_op[op].append(number)
-    num_transfers = sum(_copies(profile))
+    consumers, tensors_of_op, inputs_of_op = _renumbered(graph, tensor_order)
     ops = np.zeros(graph.num_ops + 1, dtype=event_loop.OP)
-    tensors = np.zeros(len(tensor_order) + 1, dtype=event_loop.TENSOR)
-    channels = np.zeros(num_devices**2, dtype=event_loop.CHANNEL)
     ops["first_tensor"], _ = _flat(tensors_of_op)
     ops["first_input"], inputs = _flat(inputs_of_op)
-    ops["memory_bytes"][:-1] = profile.memory_bytes[order]
+    tensors = np.zeros(len(tensor_order) + 1, dtype=event_loop.TENSOR)
     tensors["first_consumer"], flat_consumers = _flat(consumers)
     tensors["size_bytes"][:-1] = [graph.tensors[tensor].size_bytes for tensor in tensor_order]
-    ops["output_bytes"][:-1] = [sum(tensors["size_bytes"][t]) for t in tensors_of_op]
-    channels["source"], channels["destination"] = divmod(np.arange(num_devices**2), num_devices)
-    channels["latency_s"] = profile.topology.latency_s.ravel()
-    channels["bandwidth_bytes_per_s"] = profile.topology.bandwidth_bytes_per_s.ravel()
+    ops["memory_bytes"][:-1] = profile.memory_bytes[order]
+    ops["output_bytes"][:-1] = [sum(tensors["size_bytes"][made]) for made in tensors_of_op]
+    num_transfers = sum(_copies(profile))
+    num_keys = graph.num_ops + num_transfers
     return event_loop.Run(
         order=order.astype(np.int32),
         compute_ps=np.rint(profile.compute_time_s[order] * PS_PER_S).astype(np.int64),
@@ -343,13 +325,38 @@ def _new_run(profile: Profile, tensor_order: Sequence[int]) -> event_loop.Run:
         consumers=flat_consumers,
         inputs=inputs,
         transfers=np.zeros(num_transfers, dtype=event_loop.TRANSFER),
-        channels=channels,
-        holders=np.zeros((len(tensor_order), num_devices), dtype=np.int32),
-        resident_bytes=np.zeros(num_devices, dtype=np.int64),
-        keys=np.zeros(graph.num_ops + num_transfers, dtype=np.int64),
-        late_keys=np.zeros(graph.num_ops + num_transfers, dtype=np.int64),
-        active=np.zeros(num_devices**2 + 1, dtype=np.int32),
+        channels=_channels(topology),
+        holders=np.zeros((len(tensor_order), topology.num_devices), dtype=np.int32),
+        resident_bytes=np.zeros(topology.num_devices, dtype=np.int64),
+        keys=np.zeros(num_keys, dtype=np.int64),
+        late_keys=np.zeros(num_keys, dtype=np.int64),
+        active=np.zeros(topology.num_devices**2 + 1, dtype=np.int32),
     )
+
+
+def _renumbered(
+    graph: OpGraph, tensor_order: Sequence[int]
+) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    """Return consumers of tensors, tensors of ops and inputs of ops by the loop's numbers."""
+    index = graph.topological_index.tolist()
+    tensors_of_op: list[list[int]] = [[] for _ in graph.ops]
+    inputs_of_op: list[list[int]] = [[] for _ in graph.ops]
+    consumers: list[list[int]] = []
+    for number, tensor in enumerate(graph.tensors[given] for given in tensor_order):
+        tensors_of_op[index[tensor.producer]].append(number)
+        consumers.append(sorted(index[op] for op in tensor.consumers))
+        for op in consumers[-1]:
+            inputs_of_op[op].append(number)
+    return consumers, tensors_of_op, inputs_of_op
+
+
+def _channels(topology: DeviceTopology) -> event_loop.Records:
+    channels = np.zeros(topology.num_devices**2, dtype=event_loop.CHANNEL)
+    numbers = np.arange(len(channels))
+    channels["source"], channels["destination"] = divmod(numbers, topology.num_devices)
+    channels["latency_s"] = topology.latency_s.ravel()
+    channels["bandwidth_bytes_per_s"] = topology.bandwidth_bytes_per_s.ravel()
+    return channels
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -361,7 +368,8 @@ def _flat(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.ND
 
 def _check_sums(profile: Profile) -> None:
     """Refuse what could overflow: a step never lasts longer than all its work in a row."""
-    num_bytes = sum(profile.memory_bytes.tolist())
+    num_bytes = sum(op.memory_bytes for op in profile.graph.ops)
+    num_bytes += sum(profile.costs.workspace_bytes.tolist())
     num_bytes += sum(tensor.size_bytes for tensor in profile.graph.tensors)
     if num_bytes > _MAX_BYTES:
         raise InvalidValueError(

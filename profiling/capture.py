@@ -49,8 +49,8 @@ def capture(
     flat = flatten(function, inputs, name=name)
     num_captured_ops = len(flat.graph_def.node)
     num_captured_ops += sum(len(called.node_def) for called in flat.graph_def.library.function)
-    graph_def = optimize(flat.graph_def, flat.loss, flat.updates)
-    graph_def = needed(copy_constants(graph_def), flat.loss, flat.updates)
+    optimized, updates = optimize(flat.graph_def, flat.loss, flat.updates)
+    graph_def = needed(copy_constants(optimized), flat.loss, updates)
     op_graph = build_op_graph(graph_def, module_of_op or _no_module)
     used = [variable for variable in flat.variables if variable.name in op_graph.index_of_name]
     for variable in used:
@@ -67,7 +67,7 @@ def capture(
         graph_def=graph_def,
         op_graph=op_graph,
         fetches=(flat.loss,),
-        targets=flat.updates,
+        targets=updates,
         initializers=tuple(variable.initializer for variable in used),
         num_captured_ops=num_captured_ops,
     )

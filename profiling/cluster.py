@@ -25,6 +25,7 @@ from types import TracebackType
 
 import tensorflow as tf
 
+from placer.devices import DeviceTopology
 from placer.errors import InvalidValueError, WorkerError
 from profiling.worker import PORT_IS_TAKEN
 
@@ -111,6 +112,20 @@ class LocalCluster:
         """Process ids of the workers that run now."""
         return tuple(worker.pid for worker in self._workers)
 
+    def check(self, topology: DeviceTopology) -> None:
+        """Check that the topology can be of this cluster.
+
+        Raises:
+            InvalidValueError: If they differ in the number or the kinds of devices.
+        """
+        described = [device.kind for device in topology.devices]
+        found = [tf.DeviceSpec.from_string(name).device_type for name in self.devices]
+        if described != found:
+            raise InvalidValueError(
+                f"topology {topology.name!r} has devices {', '.join(described)},"
+                f" but the cluster has {', '.join(found)}"
+            )
+
     def session(self, graph: tf.Graph, *, timeout_s: float = 120.0) -> tf.compat.v1.Session:
         """Open a session that runs the graph exactly as it is, where its nodes say.
 
@@ -128,9 +143,7 @@ class LocalCluster:
             operation_timeout_in_ms=int(timeout_s * 1e3),
         )
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-        config.graph_options.optimizer_options.opt_level = (
-            tf.compat.v1.OptimizerOptions.L0
-        )
+        config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
         return tf.compat.v1.Session(self.target, graph=graph, config=config)
 
     def lost_workers(self) -> dict[int, str]:
@@ -243,8 +256,11 @@ class LocalCluster:
         kinds = ("CPU", "GPU") if self.has_gpus else ("CPU",)
         try:
             with self.session(tf.Graph(), timeout_s=self._start_timeout_s) as session:
-                found = [(kinds.index(device.device_type), device.name)
-                         for device in session.list_devices() if device.device_type in kinds]
+                found = [
+                    (kinds.index(device.device_type), device.name)
+                    for device in session.list_devices()
+                    if device.device_type in kinds
+                ]
         except tf.errors.OpError as error:
             raise WorkerError(f"the workers do not answer: {error.message}") from error
         return tuple(name for _, name in sorted(found, key=_device_order))

@@ -181,9 +181,7 @@ def _captured_variable(variable: Any, taken: set[str]) -> Variable:
     if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle).numpy():
         return Variable(name, shape, dtype, customary(shape))
     value = np.asarray(variable.read_value().numpy())
-    is_integer = dtype.is_integer
-    kept_bytes = MAX_KEPT_BYTES if is_integer else 0
-    return Variable(name, shape, dtype, resembling(value, max_kept_bytes=kept_bytes))
+    return Variable(name, shape, dtype, resembling(value, max_kept_bytes=MAX_KEPT_BYTES))
 
 
 def _handle_node(variable: Variable) -> node_def_pb2.NodeDef:

@@ -1,7 +1,7 @@
 """Initial values that a graph can make by itself, without carrying them.
 
 A step is captured to be timed, not to be trained on from where the user's model stands. So a
-variable's value is replaced by one that behaves alike and needs a few bytes of graph: the same
+large variable's value is replaced by one that behaves alike and needs few bytes of graph: the same
 constant, or random numbers of the same mean and deviation, or of the same range. They are drawn
 by stateless ops from a seed fixed by the variable's name: the same on every device and run.
 """
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-MAX_KEPT_BYTES = 2**16
-"""Integer variables up to this size are kept as they are."""
+MAX_KEPT_BYTES = 2**12
+"""Variables up to this size are kept as they are."""
 
 MAX_KEPT_INPUT_BYTES = 2**20
 """Example inputs up to this size are kept as they are: labels and tokens carry meaning."""

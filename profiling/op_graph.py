@@ -137,11 +137,7 @@ def _colocations(
     index_of_name: dict[str, int],
     outputs: Sequence[_Output],
 ) -> list[str]:
-    """Return for each op the name of the first op of its colocated set, or ``""`` if alone.
-
-    Raises:
-        InvalidValueError: If an op is to be with an op that is not there.
-    """
+    """Return for each op the name of the first op of its colocated set, or ``""`` if alone."""
     pairs = [
         (output.producer, consumer)
         for output in outputs
@@ -151,10 +147,6 @@ def _colocations(
     for op, node in enumerate(nodes):
         for constraint in node.attr["_class"].list.s if "_class" in node.attr else ():
             other = constraint.removeprefix(_COLOCATION_PREFIX).decode()
-            if other not in index_of_name:
-                raise InvalidValueError(
-                    f"op {node.name!r} must be with op {other!r}, which the graph does not have"
-                )
             pairs.append((op, index_of_name[other]))
     rows, columns = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     links = coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(nodes), len(nodes)))

@@ -14,8 +14,9 @@ from placer.config import LOCAL, ProfileSettings
 from placer.devices import REFERENCE_TYPE, DeviceTopology
 from placer.files import load_graph_file, load_topology
 from placer.profile import Profile
-from profiling.cluster import LocalCluster, local_topology
+from profiling.cluster import LocalCluster
 from profiling.estimate import estimate_costs
+from profiling.links import local_topology
 from profiling.step import CapturedStep
 from profiling.trace import trace_costs
 from profiling.workloads import capture_workload

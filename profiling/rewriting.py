@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
@@ -22,15 +23,18 @@ _PASSES = (
     "dependency",
 )
 
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
 # A larger constant stays one: copies of it would cost memory.
 _MAX_COPIED_BYTES = 2**16
 
 
 def optimize(
-    graph_def: graph_pb2.GraphDef, loss: str, updates: tuple[str, ...]
-) -> graph_pb2.GraphDef:
-    """Return the graph as TensorFlow's optimiser rewrites it, functions inlined.
+    graph_def: graph_pb2.GraphDef, loss: str, updates: Sequence[str]
+) -> tuple[graph_pb2.GraphDef, tuple[str, ...]]:
+    """Return the graph as TensorFlow's optimiser rewrites it, and the updates in it.
 
+    Functions are inlined; where a call was an update, what the call ran for is one instead.
     Loops and branches stay whole: a device is chosen for a ``While`` or ``If`` as one op.
 
     Args:
@@ -43,7 +47,9 @@ def optimize(
     """
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     _keep_control_flow_whole(meta_graph.graph_def)
-    meta_graph.collection_def["train_op"].node_list.value.extend([loss, *updates])
+    done_of_call = _add_ends_of_calls(meta_graph.graph_def, updates)
+    kept = [done_of_call.get(update, update) for update in updates]
+    meta_graph.collection_def["train_op"].node_list.value.extend([loss, *kept])
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.optimizers.extend(_PASSES)
     config.graph_options.rewrite_options.min_graph_nodes = -1
@@ -52,21 +58,22 @@ def optimize(
     except tf.errors.OpError as error:
         reason = str(error).splitlines()[0]
         raise InvalidValueError(f"TensorFlow cannot optimise the graph: {reason}") from error
-    for node in optimized.node:
-        if node.op == "IdentityN" and node.name in updates and node.name != producer(loss):
-            _drop_results(node, optimized)
-    return optimized
+    waits_for = {node.name: node.input for node in optimized.node}
+    found: list[str] = []
+    for update, name in zip(updates, kept, strict=True):
+        found += map(producer, waits_for[name]) if update in done_of_call else [name]
+    return optimized, tuple(dict.fromkeys(found))
 
 
-def _drop_results(call: node_def_pb2.NodeDef, graph_def: graph_pb2.GraphDef) -> None:
-    # A call that was run for its updates stays as an op that, being asked for by name, hands on
-    # all results of the function. The readers of a result already read where it is made; so the
-    # op would only gather them all on one device. It is enough that it waits for them.
-    results = {call.name, *(f"{call.name}:{port}" for port in range(1, len(call.input)))}
-    if any(name in results for node in graph_def.node for name in node.input):
-        return
-    waits_for = dict.fromkeys(f"^{producer(name)}" for name in call.input)
-    call.CopyFrom(node_def_pb2.NodeDef(name=call.name, op="NoOp", input=waits_for))
+def _add_ends_of_calls(graph_def: graph_pb2.GraphDef, updates: Sequence[str]) -> dict[str, str]:
+    # A call is inlined only if some op waits for its end; and a call that is asked for by name
+    # would stay, to gather all results of the function on one device.
+    ends = {}
+    for node in list(graph_def.node):
+        if node.name in updates and node.op in _CALLS:
+            ends[node.name] = f"{node.name}/done"
+            graph_def.node.add(name=ends[node.name], op="NoOp", input=[f"^{node.name}"])
+    return ends
 
 
 def producer(name: str) -> str:
@@ -123,10 +130,11 @@ def _copy_name(name: str, number: int) -> str:
     return f"{name}/copy_{number}" if number else name
 
 
-def needed(
-    graph_def: graph_pb2.GraphDef, loss: str, updates: tuple[str, ...]
-) -> graph_pb2.GraphDef:
-    """Return the part of a graph that the loss and the updates wait for, in the same order."""
+def needed(graph_def: graph_pb2.GraphDef, loss: str, updates: Sequence[str]) -> graph_pb2.GraphDef:
+    """Return the part of a graph that the loss and the updates wait for, in the same order.
+
+    Constraints to be with an op that is not needed are dropped.
+    """
     node_of_name = {node.name: node for node in graph_def.node}
     waiting = [producer(loss), *updates]
     reached: set[str] = set()
@@ -137,9 +145,20 @@ def needed(
             waiting += map(producer, node_of_name[name].input)
     result = graph_pb2.GraphDef(versions=graph_def.versions)
     result.node.extend(node for node in graph_def.node if node.name in reached)
+    for node in result.node:
+        _forget_absent(node, reached)
     if any(_calls_a_function(node) for node in result.node):
         result.library.CopyFrom(graph_def.library)
     return result
+
+
+def _forget_absent(node: node_def_pb2.NodeDef, present: set[str]) -> None:
+    # A constraint to be with an op that is gone binds nothing, and TensorFlow refuses it.
+    if "_class" in node.attr:
+        constraints = node.attr["_class"].list.s
+        bound = [c for c in constraints if c.removeprefix(b"loc:@").decode() in present]
+        del constraints[:]
+        constraints.extend(bound)
 
 
 def _calls_a_function(node: node_def_pb2.NodeDef) -> bool:

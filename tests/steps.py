@@ -1,31 +1,23 @@
-"""Small hand-made training steps, and the cluster that the slow tests share."""
+"""Small hand-made training steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from placer.graph import Op, OpGraph, Tensor
-from profiling.cluster import LocalCluster
+from placer.placement import Placement
 from profiling.step import CapturedStep
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[LocalCluster]:
-    """Two CPU workers; tests that harm them leave it to the environment to revive them."""
-    with LocalCluster(2, gpus=False) as two_workers:
-        yield two_workers
 
 
 def captured(
     name: str,
     graph: tf.Graph,
     loss: tf.Tensor,
-    targets: list[tf.Operation],
-    initializers: list[tf.Operation],
+    targets: Sequence[tf.Operation] = (),
+    initializers: Sequence[tf.Operation] = (),
 ) -> CapturedStep:
     """Return the step; its op graph has every op that the loss and the targets need."""
     needed = _ancestors([loss.op, *targets])
@@ -47,7 +39,7 @@ def captured(
     )
 
 
-def _ancestors(ops: list[tf.Operation]) -> set[str]:
+def _ancestors(ops: Sequence[tf.Operation]) -> set[str]:
     names: set[str] = set()
     waiting = list(ops)
     while waiting:
@@ -74,7 +66,7 @@ def _size_bytes(output: tf.Tensor) -> int:
     return 0 if output.dtype == tf.resource else known * output.dtype.size
 
 
-def two_layer_step(width: int = 256) -> CapturedStep:
+def two_layer_step(width: int = 64) -> CapturedStep:
     """Two dense layers and gradient descent: x·w1, relu, ·w2, mean square."""
     with tf.Graph().as_default() as graph:
         x = _variable("x", np.linspace(-1, 1, 64 * width).reshape(64, width))
@@ -87,9 +79,36 @@ def two_layer_step(width: int = 256) -> CapturedStep:
             variable.assign_sub(0.1 * gradient, read_value=False)
             for variable, gradient in zip((w1, w2), gradients, strict=True)
         ]
-        return captured("two-layer", graph, loss, updates, [x.initializer, w1.initializer,
-                                                            w2.initializer])
+        initializers = [variable.initializer for variable in (x, w1, w2)]
+        return captured("two-layer", graph, loss, updates, initializers)
 
 
 def _variable(name: str, value: np.ndarray) -> tf.Variable:
     return v1.get_variable(name, initializer=value.astype(np.float32), use_resource=True)
+
+
+def forward_step(name: str, build_loss: Callable[[], tf.Tensor]) -> CapturedStep:
+    """Return a step without variables that computes what ``build_loss`` returns."""
+    with tf.Graph().as_default() as graph:
+        return captured(name, graph, build_loss())
+
+
+def hanging_step() -> CapturedStep:
+    """A step that waits for an element of a queue that nobody fills."""
+    return forward_step("hanging", lambda: v1.FIFOQueue(1, [tf.float32]).dequeue())
+
+
+def all_on(step: CapturedStep, device: int) -> Placement:
+    """Return the placement with every op on one device."""
+    return Placement([device] * step.op_graph.num_ops)
+
+
+def second_layer_on_1(step: CapturedStep) -> Placement:
+    """Return a placement of the two-layer step across both devices."""
+    first = {"x", "w1"}
+    return Placement(
+        [
+            0 if op.colocation in first or op.name.startswith(("layer1", "relu")) else 1
+            for op in step.op_graph.ops
+        ]
+    )

@@ -92,20 +92,25 @@ def test_a_grouping_of_another_graph_is_refused():
 
 
 @given(profiles())
-def test_with_one_op_a_group_all_bytes_between_different_ops_are_there(profile):
+def test_what_a_group_sends_is_what_each_tensor_sends_to_every_other_group(profile):
     graph = profile.graph
+    grouping = Grouping.in_topological_order(
+        graph, [op.colocation or index for index, op in enumerate(graph.ops)]
+    )
+    group_of_op = grouping.group_of_op.tolist()
 
-    features = group_features(profile, Grouping(range(graph.num_ops)))
+    features = group_features(profile, grouping)
 
-    expected = sum(tensor.size_bytes * len(tensor.consumers) for tensor in graph.tensors)
-    assert features.traffic_bytes.sum() == expected
-    edges = [
-        (op, consumer)
-        for op, consumers in enumerate(graph.successors)
-        for consumer in consumers
-    ]
-    assert np.argwhere(features.adjacent).tolist() == sorted(map(list, edges))
-    assert features.type_shares.sum(axis=1) == pytest.approx(np.ones(graph.num_ops))
+    sent = [0] * grouping.num_groups
+    pairs = set()
+    for tensor in graph.tensors:
+        source = group_of_op[tensor.producer]
+        others = {group_of_op[op] for op in tensor.consumers} - {source}
+        sent[source] += tensor.size_bytes * len(others)
+        pairs |= {(source, other) for other in others}
+    assert features.traffic_bytes.sum(axis=1).tolist() == sent
+    assert set(map(tuple, np.argwhere(features.adjacent).tolist())) == pairs
+    assert features.type_shares.sum(axis=1) == pytest.approx(np.ones(grouping.num_groups))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ activation, its poolings and its concatenations: ``stem/conv2d_3``, ``mixed0/ave
 
 import concurrent.futures
 import dataclasses
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +47,7 @@ class InceptionV3Sizes:
 
 
 SIZES = {
-    "small": InceptionV3Sizes(batch_size=8, image_size=139, classes=100),
+    "small": InceptionV3Sizes(batch_size=4, image_size=139, classes=100),
     "paper": InceptionV3Sizes(),
 }
 """``small`` steps in about half a second on two cores."""
@@ -72,16 +73,22 @@ def build(sizes: InceptionV3Sizes) -> TrainingStep:
 
 
 def _model(sizes: InceptionV3Sizes) -> Any:
-    # Keras numbers layers on from all that were made before, thread by thread: in a thread of
-    # its own, the same model has the same names each time.
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as executor:
-        return executor.submit(
-            tf.keras.applications.InceptionV3,
-            weights=None,
-            input_shape=(sizes.image_size, sizes.image_size, 3),
-            classes=sizes.classes,
-            classifier_activation=None,
-        ).result()
+    # Keras numbers layers on from all that were made before, thread by thread, and seeds their
+    # weights by Python's generator: in a thread of its own, and with that generator set and
+    # given back, the same sizes make the same model each time.
+    state = random.getstate()
+    random.seed(0)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1) as executor:
+            return executor.submit(
+                tf.keras.applications.InceptionV3,
+                weights=None,
+                input_shape=(sizes.image_size, sizes.image_size, 3),
+                classes=sizes.classes,
+                classifier_activation=None,
+            ).result()
+    finally:
+        random.setstate(state)
 
 
 def module_of_layer(layer_names: Sequence[str]) -> dict[str, str]:
@@ -105,9 +112,9 @@ def _module_rule(layers: Sequence[Any]) -> ModuleRule:
     modules = module_of_layer([layer.name for layer in layers])
 
     def module_of_op(name: str) -> str:
-        # An op of layer x is inception_v3_1/x_1/…, its gradient has gradient_tape/ before that,
-        # and its variables and their updates are x/….
-        called = re.search(r"inception_v3_1/(\w+)_1/", name)
+        # An op of layer x is inception_v3_1/x_1/… (the numbers make scopes unique), its gradient
+        # has gradient_tape/ before that, and its variables and their updates are x/….
+        called = re.search(r"inception_v3_\d+/(\w+)_\d+/", name)
         layer = called.group(1) if called else name.split("/", maxsplit=1)[0]
         return "head/loss" if layer == "loss" else modules.get(layer, "")
 

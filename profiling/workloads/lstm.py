@@ -63,7 +63,8 @@ class LstmLayer:
         self._bias = variable(f"{self._part}/bias", 4 * units)
         # A variable, because TensorFlow's optimiser would merge the zeros of all layers in
         # one op, from which every layer's device would fetch its first state.
-        self._zeros = variable(f"{self._part}/zeros", batch_size, units)
+        self._zeros = variable(f"{self._part}/zeros", units)
+        self._shape = (batch_size, units)
         self.trainable_variables = [self._kernel, self._bias]
 
     def unroll(
@@ -78,7 +79,7 @@ class LstmLayer:
         with tf.name_scope(f"{self._part}/"):
             kernel, bias = self._kernel.read_value(), self._bias.read_value()
             if state is None:
-                zeros = self._zeros.read_value()
+                zeros = tf.broadcast_to(self._zeros.read_value(), self._shape)
                 state = (zeros, zeros)
         outputs = []
         for number, vectors in enumerate(inputs):

@@ -1,0 +1,92 @@
+"""What the commands print and write once a flow is done: read back from the run's artifacts."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.console import OUT, results_table
+from flows.stages import (
+    EVALUATION_FILE,
+    PLACEMENT_FILE,
+    REPORT_FILE,
+    TRAIN,
+    finished_run,
+    read_grouping,
+    read_profile,
+)
+from placer.files import atomic_write, write_json
+from placer.mlflow_store import open_store
+from placer.mlflow_trial_log import MLflowTrialLog
+from placer.reinforce import fastest
+from placer.report import seconds
+
+
+def show_profile(run_id: str, *, json_file: Path | None) -> None:
+    """Print what a profile run found."""
+    profile = read_profile(open_store(), run_id).profile
+    names = [device.name for device in profile.topology.devices]
+    total_s = dict(zip(names, profile.compute_time_s.sum(axis=0).tolist(), strict=True))
+    document = {
+        "run_id": run_id,
+        "graph": profile.graph.fingerprint,
+        "topology": profile.topology.fingerprint,
+        "num_ops": profile.graph.num_ops,
+        "num_tensors": len(profile.graph.tensors),
+        "method": profile.provenance.method,
+        "measured_share": float(profile.costs.measured.mean()),
+        "compute_time_s": total_s,
+        "facts": dict(profile.provenance.facts),
+    }
+    OUT.print(f"{profile.graph.num_ops:,} ops, {len(profile.graph.tensors):,} tensors")
+    OUT.print(f"op times by {profile.provenance.method}; all ops on one device:")
+    for name, time_s in total_s.items():
+        OUT.print(f"  {name:<10} {seconds(time_s)}")
+    _finish(document, json_file, next_command=f"placer group --profile {run_id}")
+
+
+def show_grouping(run_id: str, *, json_file: Path | None) -> None:
+    """Print what a grouping run found, beside the paper's counts where there are some."""
+    inputs = read_grouping(open_store(), run_id)
+    num_ops, num_groups = inputs.profile.graph.num_ops, inputs.grouping.num_groups
+    document = {"run_id": run_id, "num_ops": num_ops, "num_groups": num_groups}
+    OUT.print(f"{inputs.graph_name}: {num_ops:,} ops → {num_groups:,} groups")
+    _finish(document, json_file, next_command=f"placer train --grouping {run_id}")
+
+
+def show_training(run_id: str, *, json_file: Path | None) -> None:
+    """Print what a training found."""
+    store = open_store()
+    finished_run(store, run_id, TRAIN)
+    trials = MLflowTrialLog(store, run_id).trials()
+    best = fastest(trials)
+    best_s = None if best is None or best.measurement is None else best.measurement.step_time_s
+    document = {
+        "run_id": run_id,
+        "num_trials": len(trials),
+        "best_makespan_s": best_s,
+        "best_trial": None if best is None else best.number,
+    }
+    OUT.print(f"{len(trials):,} trials, best {seconds(best_s)}")
+    _finish(document, json_file, next_command=f"placer evaluate --training {run_id}")
+
+
+def show_evaluation(run_id: str, *, json_file: Path | None, placement_file: Path | None) -> None:
+    """Print the table of an evaluation and where its files are; copy what was asked for."""
+    store = open_store()
+    document = json.loads(store.download(run_id, EVALUATION_FILE).read_text())
+    placement = store.download(run_id, PLACEMENT_FILE)
+    if placement_file is not None:
+        atomic_write(placement_file, placement.read_bytes())
+    title = f"{document['graph']} on {document['topology']}"
+    OUT.print(results_table(document["results"], document["devices"], title=title))
+    OUT.print(document["answer"], style="bold", soft_wrap=True)
+    OUT.print(f"placement  {placement_file or placement}", soft_wrap=True)
+    OUT.print(f"report     {store.download(run_id, REPORT_FILE)}", soft_wrap=True)
+    _finish(document, json_file, next_command="placer ui")
+
+
+def _finish(document: Mapping[str, Any], json_file: Path | None, *, next_command: str) -> None:
+    if json_file is not None:
+        write_json(dict(document), json_file)
+    OUT.print(f"next       {next_command}", soft_wrap=True)

@@ -1,0 +1,351 @@
+"""The tracking store: one MLflow run for each stage, and the files that stages hand on.
+
+A stage's run is tagged with the stage's name and the fingerprint of its inputs, its key. A
+run counts as a result once it is FINISHED, which is the last thing written: whatever fails
+or is killed before leaves a run that nobody reuses. A training that did not finish is
+continued instead, by whoever starts it again with the same key.
+
+Runs are always named by id. MLflow's active run belongs to a thread, and flows have several.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import getpass
+import io
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from placer.errors import StoreError
+from placer.mlflow_artifacts import Artifacts
+from placer.mlflow_connection import Connection, connect
+from placer.tracking_names import ERROR, HEARTBEAT, HOST, KEY, PID, STAGE
+
+# isort: split
+from mlflow.entities import Metric, Param, Run, RunTag
+
+TRAIN_STAGE = "train"
+
+_NOTE = "mlflow.note.content"
+_FINISHED = "FINISHED"
+_SILENCE_S = 600.0
+_MAX_PARAM = 6000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageRun:
+    """What the store says about a run.
+
+    Attributes:
+        run_id: MLflow's id.
+        name: For people.
+        status: MLflow's: RUNNING, FINISHED, FAILED or KILLED.
+        tags: Placer's and the user's own; MLflow's internal ones too.
+        params: As text, as MLflow keeps them.
+    """
+
+    run_id: str
+    name: str
+    status: str
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+
+    @property
+    def is_alive_elsewhere(self) -> bool:
+        """Whether another process seems to be working on the run.
+
+        It is dead if it was on this host and is gone, or has been silent for ten minutes.
+        """
+        if self.status != "RUNNING" or HEARTBEAT not in self.tags:
+            return False
+        silence = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(
+            self.tags[HEARTBEAT]
+        )
+        if silence.total_seconds() > _SILENCE_S:
+            return False
+        pid = int(self.tags[PID])
+        is_here = self.tags[HOST] == platform.node()
+        return not is_here or (pid != os.getpid() and _is_running(pid))
+
+
+class Store:
+    """Runs and their artifacts, in one experiment of one tracking store.
+
+    Every method raises ``StoreError`` if the store does not answer, and
+    ``UnknownNameError`` if it has no run of the id.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.artifacts = Artifacts(connection)
+
+    @property
+    def uri(self) -> str:
+        """MLflow's tracking URI."""
+        return self.connection.uri
+
+    # Runs
+
+    def run(self, run_id: str) -> StageRun:
+        """Return what the store says about a run."""
+        return _stage_run(self.connection.get_run(run_id))
+
+    def find_stage(self, stage: str, key: str) -> StageRun | None:
+        """Return the last finished run of a stage with these inputs, if there is one."""
+        return self._find(stage, key, f"attributes.status = '{_FINISHED}'")
+
+    def find_training(self, key: str) -> StageRun | None:
+        """Return the last training with these settings that did not finish, if any."""
+        return self._find(TRAIN_STAGE, key, f"attributes.status != '{_FINISHED}'")
+
+    @contextlib.contextmanager
+    def stage(
+        self,
+        stage: str,
+        key: str,
+        *,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+    ) -> Iterator["OpenRun"]:
+        """Open a new run of a stage, and end it as the block ends.
+
+        Args:
+            stage: The stage's name.
+            key: Fingerprint of the stage's inputs.
+            name: Of the run, for people.
+            params: Settings; nested mappings become dotted names.
+            tags: To find the run by.
+
+        Yields:
+            The run, FINISHED after the block, FAILED after an error, KILLED if interrupted.
+        """
+        with self._ended(self._create(stage, key, name, params, tags)) as run:
+            yield run
+
+    @contextlib.contextmanager
+    def training(
+        self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> Iterator["OpenRun"]:
+        """Open the unfinished training of these settings, or a new one; as ``stage``.
+
+        Raises:
+            StoreError: If another process is working on it.
+        """
+        found = self.find_training(key)
+        if found is None:
+            run_id = self._create(TRAIN_STAGE, key, name, params, tags)
+        elif found.is_alive_elsewhere:
+            raise StoreError(
+                f"run {found.run_id} has the same settings and is in progress on"
+                f" {found.tags[HOST]} (process {found.tags[PID]}); wait for it or stop it"
+            )
+        else:
+            run_id = found.run_id
+            with self.connection.errors():
+                self.connection.client.update_run(run_id, status="RUNNING")
+        with self._ended(run_id) as run:
+            run.set_tags({HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now()})
+            yield run
+
+    @contextlib.contextmanager
+    def _ended(self, run_id: str) -> Iterator["OpenRun"]:
+        run = OpenRun(self, run_id)
+        try:
+            yield run
+        except BaseException as error:
+            is_killed = isinstance(error, KeyboardInterrupt | SystemExit)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            # If the store is what failed, its error is the one to raise.
+            with contextlib.suppress(StoreError):
+                run.set_tags({ERROR: reason[:_MAX_PARAM]})
+                self._terminate(run_id, "KILLED" if is_killed else "FAILED")
+            raise
+        self._terminate(run_id, _FINISHED)
+
+    def _terminate(self, run_id: str, status: str) -> None:
+        with self.connection.errors():
+            self.connection.client.set_terminated(run_id, status)
+
+    def _create(
+        self, stage: str, key: str, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str:
+        own = {
+            STAGE: stage,
+            KEY: key,
+            "mlflow.user": _user(),
+            "mlflow.source.name": f"placer {stage}",
+            "mlflow.source.type": "LOCAL",
+        }
+        with self.connection.errors():
+            run = self.connection.client.create_run(
+                self.connection.experiment_id, run_name=name, tags={**tags, **own}
+            )
+        run_id: str = run.info.run_id
+        OpenRun(self, run_id).log_params(params)
+        return run_id
+
+    def _find(self, stage: str, key: str, condition: str) -> StageRun | None:
+        query = f"tags.`{STAGE}` = '{stage}' and tags.`{KEY}` = '{key}' and {condition}"
+        with self.connection.errors():
+            found = self.connection.client.search_runs(
+                [self.connection.experiment_id],
+                filter_string=query,
+                order_by=["attributes.start_time DESC"],
+                max_results=1,
+            )
+        return _stage_run(found[0]) if found else None
+
+    # Artifacts
+
+    def download(self, run_id: str, artifact: str) -> Path:
+        """Return a path to read an artifact (a file or a folder) from; do not change it.
+
+        Raises:
+            MissingFileError: If the run has no such artifact.
+        """
+        return self.artifacts.download(run_id, artifact)
+
+
+class Point(NamedTuple):
+    """A point of a curve.
+
+    Attributes:
+        name: Of the metric.
+        value: Finite.
+        step: Trial or update.
+        time_s: Seconds since the epoch.
+    """
+
+    name: str
+    value: float
+    step: int
+    time_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenRun:
+    """A run that is being written.
+
+    Attributes:
+        store: The store that holds it.
+        run_id: MLflow's id.
+    """
+
+    store: Store
+    run_id: str
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Keep settings; nested mappings become dotted names. They cannot change later."""
+        entities = [Param(name, str(value)[:_MAX_PARAM]) for name, value in _flat(params)]
+        with self.store.connection.errors():
+            self.store.connection.client.log_batch(self.run_id, params=entities)
+
+    def log_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Keep figures of the whole run."""
+        self.log_points([Point(name, value, 0, time.time()) for name, value in metrics.items()])
+
+    def log_points(self, points: Sequence[Point]) -> None:
+        """Keep points of curves; one that is there already stays one."""
+        metrics = [
+            Metric(point.name, point.value, round(point.time_s * 1000), point.step)
+            for point in points
+        ]
+        with self.store.connection.errors():
+            self.store.connection.client.log_batch(self.run_id, metrics=metrics)
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags, or change them."""
+        entities = [RunTag(name, value) for name, value in tags.items()]
+        with self.store.connection.errors():
+            self.store.connection.client.log_batch(self.run_id, tags=entities)
+
+    def describe(self, markdown: str) -> None:
+        """Set the description that the page shows at the top of the run."""
+        self.set_tags({_NOTE: markdown})
+
+    def log_file(self, path: Path, artifact: str) -> None:
+        """Keep a file as the artifact of this path."""
+        self.store.artifacts.write(self.run_id, artifact, path.read_bytes())
+
+    def log_folder(self, folder: Path) -> None:
+        """Keep all files below a folder, under their paths in it."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                self.log_file(path, path.relative_to(folder).as_posix())
+
+    def log_text(self, text: str, artifact: str) -> None:
+        """Keep a text: Markdown, HTML, JSON or CSV, as its name ends."""
+        self.store.artifacts.write(self.run_id, artifact, text.encode())
+
+    def log_table(self, frame: pd.DataFrame, artifact: str) -> None:
+        """Keep a table as CSV, which the page shows as a table."""
+        self.log_text(frame.to_csv(index=False), artifact)
+
+    def log_figure(self, figure: Figure, artifact: str) -> None:
+        """Keep a figure as an image; the format is as the name ends."""
+        content = io.BytesIO()
+        figure.savefig(content, format=Path(artifact).suffix.lstrip("."))
+        self.store.artifacts.write(self.run_id, artifact, content.getvalue())
+
+
+def open_store(root: Path | None = None) -> Store:
+    """Open the tracking store; make the embedded one if it does not exist.
+
+    Args:
+        root: Folder of the embedded store. If None, the store that
+            ``MLFLOW_TRACKING_URI`` names, or else the one in ``mlruns``.
+
+    Raises:
+        StoreError: If it does not answer, cannot be written, or is of another version.
+    """
+    return Store(connect(root))
+
+
+def now() -> str:
+    """Return the time, UTC, as tags have it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _stage_run(run: Run) -> StageRun:
+    return StageRun(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        status=run.info.status,
+        tags=dict(run.data.tags),
+        params=dict(run.data.params),
+    )
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # someone else's
+    command_line = Path(f"/proc/{pid}/cmdline")
+    # The dead process of a parent that does not collect it still has an id, but no command.
+    return not command_line.exists() or command_line.read_bytes() != b""
+
+
+def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -17,8 +17,10 @@ from placer.training import Progress as TrainingProgress
 _log = logging.getLogger(__name__)
 _LOG_INTERVAL_S = 10.0
 
+_PIPED_WIDTH = 120
+
 LOGGERS = ("flows", "placer", "profiling")
-OUT = Console(highlight=False)
+OUT = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 ERR = Console(stderr=True, highlight=False)
 
 
@@ -85,22 +87,26 @@ def results_table(
 ) -> Table:
     """Return the table of an evaluation, the best method first.
 
-    A method that did not run shows its outcome in place of its time.
+    A method that did not run shows its outcome in place of its time. Peak memory is shown
+    where nothing was measured: there it decides what can run.
     """
     measured = any(row["step_time_s"] is not None for row in rows)
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     table.add_column("found by", no_wrap=True)
     headings = ["simulated", *(["measured", "± spread"] if measured else [])]
-    headings += ["× one\ndevice", "× the\nexpert", f"peak GiB on\n{_brief(device_names)}"]
+    headings += ["× one\ndevice", "× the\nexpert"]
+    if not measured:
+        headings.append(f"peak GiB on\n{_brief(device_names)}")
     for heading in headings:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for rank, row in enumerate(rows):
         simulated = seconds(row["makespan_s"])
         cells = [row["method"], simulated if row["outcome"] == "OK" else row["outcome"]]
         if measured:
             cells += [seconds(row["step_time_s"]), seconds(row["spread_s"])]
         cells += [_ratio(row["speedup_over_single"]), _ratio(row["speedup_over_expert"])]
-        cells += [" ".join(f"{size / 2**30:.1f}" for size in row["peak_memory_bytes"])]
+        if not measured:
+            cells.append(" ".join(f"{size / 2**30:.1f}" for size in row["peak_memory_bytes"]))
         table.add_row(*cells, style="bold green" if rank == 0 else None)
     return table
 

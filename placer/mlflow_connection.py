@@ -158,9 +158,9 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _make_database(database: Path, artifacts: Path) -> None:
-    if database.exists():
-        return
     try:
+        if database.exists():
+            return
         database.parent.mkdir(parents=True, exist_ok=True)
         with (database.parent / f".{database.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -184,6 +184,10 @@ def _draft_database(database: Path, artifacts: Path) -> None:
 
 
 def _check_database(database: Path) -> None:
+    # SQLite opens what it may not write, and fails at the first write.
+    for path in (database, database.parent):
+        if not os.access(path, os.W_OK):
+            raise StoreError(f"tracking store {database} cannot be used: {path} is read-only")
     try:
         uri = f"{database.as_uri()}?mode=rw"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=_LOCK_WAIT_S)) as connection:

@@ -89,15 +89,14 @@ def train(
 ) -> Iterator[Progress]:
     """Train until the log holds ``num_trials`` trials; yield after each update.
 
-    The first progress is yielded before any work, and tells what the log held already.
-    Each further one is yielded when its trials are in the log and its checkpoint is
-    saved, so the caller may stop iterating at any time.
+    The first progress tells what the log held already. Each further one comes when its
+    trials and its checkpoint are saved, so the caller may stop at any time.
 
     Args:
         trainer: A fresh one, with the settings that the log's trials were made with.
         environment: Measures placements.
         grouping: From groups to ops.
-        log: Keeps trials and checkpoints; may hold an earlier part of this training.
+        log: May hold an earlier part of this training.
         num_trials: How many trials the training has in total.
         checkpoint_every: Updates between checkpoints; one more is saved at the end.
 
@@ -105,34 +104,43 @@ def train(
         InvalidValueError: If the log is of another training: a checkpoint does not fit, or
             the trainer proposes other actions than a logged trial has (it is named).
     """
-    if num_trials < 1 or checkpoint_every < 1:
-        raise InvalidValueError(
-            f"num_trials and checkpoint_every must be at least 1,"
-            f" got {num_trials} and {checkpoint_every}"
-        )
+    _check_at_least_one(num_trials=num_trials, checkpoint_every=checkpoint_every)
     logged = log.trials()
     _restore(trainer, log, logged)
     tally = _Tally(logged)
     yield tally.progress(trainer, {})
     saved = trainer.update
     while trainer.num_trials < num_trials:
-        asked = trainer.ask()[: num_trials - trainer.num_trials]
-        known = logged[trainer.num_trials : trainer.num_trials + len(asked)]
-        for trial, expected in zip(known, asked, strict=False):
-            check_same_proposal(trial, expected)
-        measured = _measured(asked[len(known) :], environment, grouping)
-        is_whole_batch = len(asked) == len(trainer.ask())
-        metrics = trainer.tell([*known, *measured]) if is_whole_batch else {}
+        asked = trainer.ask()
+        wanted = asked[: num_trials - trainer.num_trials]
+        known = _known(wanted, logged[trainer.num_trials :])
+        measured = _measured(wanted[len(known) :], environment, grouping)
+        is_cut = len(wanted) < len(asked)
+        metrics = {} if is_cut else trainer.tell([*known, *measured])
         if measured:
             log.append(measured, metrics)
-        tally.add(measured, num_told=len(asked))
-        is_last = not is_whole_batch or trainer.num_trials >= num_trials
-        if trainer.update > saved and (is_last or trainer.update - saved >= checkpoint_every):
+        tally.add(measured, num_handled=len(wanted))
+        is_last = is_cut or trainer.num_trials >= num_trials
+        if trainer.update - saved >= (1 if is_last else checkpoint_every):
             log.save_checkpoint(trainer.checkpoint())
             saved = trainer.update
         yield tally.progress(trainer, metrics)
-        if not is_whole_batch:
+        if is_cut:
             return
+
+
+def _check_at_least_one(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise InvalidValueError(f"{name} must be at least 1, got {number}")
+
+
+def _known(wanted: Sequence[Trial], logged: Sequence[Trial]) -> Sequence[Trial]:
+    """Return those of the wanted trials that the log holds already, checked."""
+    known = logged[: len(wanted)]
+    for trial, expected in zip(known, wanted, strict=False):
+        check_same_proposal(trial, expected)
+    return known
 
 
 def _restore(trainer: Trainer, log: TrialLog, logged: Sequence[Trial]) -> None:
@@ -176,13 +184,13 @@ class _Tally:
         self._started_s = time.monotonic()
         self._num_trials = 0
         self._num_failed = 0
-        self._num_told = 0
+        self._num_handled = 0
         self._best: Trial | None = None
-        self.add(logged, num_told=0)
+        self.add(logged, num_handled=0)
 
-    def add(self, trials: Sequence[Trial], *, num_told: int) -> None:
+    def add(self, trials: Sequence[Trial], *, num_handled: int) -> None:
         self._num_trials += len(trials)
-        self._num_told += num_told
+        self._num_handled += num_handled
         self._best = fastest([self._best, *trials])
         self._num_failed += sum(
             trial.measurement is not None and trial.measurement.outcome is not Outcome.OK
@@ -196,6 +204,6 @@ class _Tally:
             update=trainer.update,
             best=self._best,
             invalid_share=self._num_failed / max(self._num_trials, 1),
-            trials_per_s=self._num_told / elapsed_s if self._num_told else 0.0,
+            trials_per_s=self._num_handled / elapsed_s if self._num_handled else 0.0,
             metrics=metrics,
         )

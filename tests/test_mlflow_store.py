@@ -215,8 +215,9 @@ def test_a_file_that_is_no_tracking_store_is_left_alone(tmp_path: Path, content:
 
 
 def test_a_database_of_another_schema_asks_for_that_mlflow(
-    store: Store, store_root: Path, tmp_path: Path
+    store_root: Path, tmp_path: Path
 ) -> None:
+    open_store(store_root)
     with (
         sqlite3.connect(store_root / "mlflow.db") as original,
         sqlite3.connect(tmp_path / "mlflow.db") as database,

@@ -1,0 +1,98 @@
+"""What is written into the store, what the code lists, and what the page explains agree."""
+
+import contextlib
+import dataclasses
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+
+from placer.grouping import Grouping
+from placer.mlflow_store import Store
+from placer.mlflow_trial_log import MLflowTrialLog
+from placer.reinforce import ReinforceConfig, ReinforceTrainer
+from placer.tracking_names import EXPERIMENT, METRICS, TAGS, TRAINING_ARTIFACTS
+from placer.trial_table import top_placements
+from tests.policies import EVERYWHERE, TablePolicy
+from tests.tracking import ok, store, store_root
+
+__all__ = ["store", "store_root"]
+
+pytestmark = pytest.mark.slow
+
+PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+
+
+def explained(heading: str) -> dict[str, str]:
+    """Return the first column of the table below a heading, and the rest of each row."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", section, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def run_id(store: Store) -> str:
+    """A training of three updates that fails once, with all that a training writes."""
+    key = uuid.uuid4().hex
+
+    def one_more_update() -> str:
+        config = ReinforceConfig(failing_step_time_s=10.0, batch_size=4)
+        trainer = ReinforceTrainer(TablePolicy(EVERYWHERE), config)
+        with (
+            store.training(key, name="documented", params={}, tags={}) as run,
+            MLflowTrialLog(store, run.run_id) as log,
+        ):
+            if checkpoint := log.load_checkpoint():
+                trainer.restore(checkpoint)
+            measured = [
+                dataclasses.replace(trial, measurement=ok(1.0 + sum(trial.device_of_group)))
+                for trial in trainer.ask()
+            ]
+            log.append(measured, trainer.tell(measured))
+            log.save_checkpoint(trainer.checkpoint())
+            log.log_top_placements(top_placements(log.trials(), Grouping([0, 1]), ["a", "b"]))
+            if trainer.update < 3:
+                raise RuntimeError("interrupted")
+        return run.run_id
+
+    for _ in range(2):
+        with contextlib.suppress(RuntimeError):
+            one_more_update()
+    return one_more_update()
+
+
+def test_the_page_explains_every_listed_metric_tag_and_artifact() -> None:
+    assert explained("Metrics of a training").keys() == METRICS.keys()
+    assert explained("Tags").keys() == TAGS.keys()
+    assert explained("Artifacts of a training").keys() == TRAINING_ARTIFACTS.keys()
+
+
+def test_every_explanation_says_something() -> None:
+    for heading in ("Metrics of a training", "Tags", "Artifacts of a training"):
+        for name, text in explained(heading).items():
+            assert len(text.split()) >= 4, name
+
+
+def test_every_metric_has_a_unit_a_meaning_and_a_way_to_read_it() -> None:
+    for name, row in explained("Metrics of a training").items():
+        assert row.count(" | ") == 2, name
+
+
+def test_the_page_names_the_experiment() -> None:
+    assert f"experiment `{EXPERIMENT}`" in PAGE
+
+
+def test_a_training_writes_the_listed_metrics_and_no_other(store: Store, run_id: str) -> None:
+    run = store.connection.client.get_run(run_id)
+
+    assert run.data.metrics.keys() == METRICS.keys()
+
+
+def test_a_training_writes_the_listed_tags_and_no_other(store: Store, run_id: str) -> None:
+    tags = store.run(run_id).tags
+
+    assert {tag for tag in tags if not tag.startswith("mlflow.")} == TAGS.keys()
+
+
+def test_a_training_writes_the_listed_artifacts_and_no_other(store: Store, run_id: str) -> None:
+    assert set(store.artifacts.names(run_id, ".")) == TRAINING_ARTIFACTS.keys()

@@ -8,7 +8,6 @@ from flows.console import follow
 from flows.process import quiet_start
 from flows.stages import TRAIN, read_grouping, reused, stage_key
 from placer.config import TrainSettings
-from placer.evaluation import top_placements
 from placer.features import group_features
 from placer.figures import learning_curve
 from placer.grouping import Grouping
@@ -18,6 +17,7 @@ from placer.reinforce import ReinforceConfig, ReinforceTrainer, failing_step_tim
 from placer.report import seconds
 from placer.simulator import SimulatedEnvironment, Simulator
 from placer.training import train as run_training
+from placer.trial_table import top_placements
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ def train_policy(grouping_run: str, settings: TrainSettings) -> str:
         for progress in follow(updates, num_trials=settings.trials):
             best_s = progress.best_step_time_s
         trials = log.trials()
-        log.log_top_placements(top_placements(trials, inputs.profile.topology))
+        names = [device.name for device in inputs.profile.topology.devices]
+        log.log_top_placements(top_placements(trials, inputs.grouping, names))
         run.log_figure(learning_curve(trials, {}), "learning_curve.png")
         run.describe(f"Best of {len(trials):,} sampled placements: {seconds(best_s)} a step.")
     _log.info("%s: best of %d placements %s", name, len(trials), seconds(best_s))

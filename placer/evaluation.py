@@ -11,9 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from placer.devices import DeviceTopology
 from placer.environment import Environment, Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.grouping import Grouping
@@ -136,33 +134,6 @@ def candidates(
         candidate = _candidate(f"policy (trial {trial.number})", trial.device_of_group, grouping)
         chosen.setdefault(candidate.placement, candidate)
     return list(chosen.values())
-
-
-def top_placements(
-    trials: Sequence[Trial], topology: DeviceTopology, *, limit: int = 50
-) -> pd.DataFrame:
-    """Return the fastest distinct placements of a training, one row each.
-
-    Args:
-        trials: Measured trials.
-        topology: Names the devices.
-        limit: Rows at most.
-    """
-    first_of_actions: dict[tuple[int, ...], Trial] = {}
-    for trial in sorted(_runnable(trials), key=_step_time_s):
-        first_of_actions.setdefault(trial.device_of_group, trial)
-        if len(first_of_actions) == limit:
-            break
-    rows = []
-    for rank, (actions, trial) in enumerate(first_of_actions.items(), start=1):
-        counts = np.bincount(actions, minlength=topology.num_devices)
-        groups = {
-            f"groups on {device.name}": int(count)
-            for device, count in zip(topology.devices, counts, strict=True)
-        }
-        row = {"rank": rank, "step_time_s": _step_time_s(trial)[0], "trial": trial.number}
-        rows.append({**row, "update": trial.update, **groups})
-    return pd.DataFrame(rows)
 
 
 def evaluate(

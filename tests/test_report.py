@@ -121,9 +121,7 @@ def test_text_from_outside_cannot_become_markup():
 
 
 def test_a_method_that_did_not_run_shows_dashes_and_its_outcome():
-    page = report(
-        [row("metis"), row("single a", outcome="OUT_OF_MEMORY", makespan_s=None)]
-    ).html()
+    page = report([row("metis"), row("single a", outcome="OUT_OF_MEMORY", makespan_s=None)]).html()
 
     assert "OUT_OF_MEMORY" in page
     assert "<td>–</td>" in page

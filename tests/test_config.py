@@ -1,0 +1,115 @@
+"""Settings say the same as the code that they set, and refuse what cannot be right."""
+
+import dataclasses
+from typing import get_args
+
+import pydantic
+import pytest
+
+from placer.config import (
+    EvaluateSettings,
+    GroupSettings,
+    OptimizeSettings,
+    PolicySettings,
+    ProfileSettings,
+    TrainSettings,
+    WorkloadName,
+)
+from placer.group_ops import GroupingConfig
+from placer.paper import PAPER
+from placer.reinforce import ReinforceConfig
+
+EVERY_SETTINGS = [
+    EvaluateSettings,
+    GroupSettings,
+    OptimizeSettings,
+    PolicySettings,
+    ProfileSettings,
+    TrainSettings,
+]
+
+
+@pytest.mark.parametrize("kind", EVERY_SETTINGS)
+def test_every_field_that_is_not_a_group_of_settings_is_described(kind):
+    undescribed = [
+        name
+        for name, field in kind.model_fields.items()
+        if not field.description and not issubclass(type(field.default), pydantic.BaseModel)
+    ]
+
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("kind", EVERY_SETTINGS)
+def test_an_unknown_setting_is_refused(kind):
+    with pytest.raises(pydantic.ValidationError, match="extra"):
+        kind(speed="high")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (TrainSettings, {"trials": 0}),
+        (TrainSettings, {"seed": -1}),
+        (TrainSettings, {"baseline_decay": 1.0}),
+        (TrainSettings, {"failing_step_time_s": 0.0}),
+        (TrainSettings, {"failing_step_time_s": float("inf")}),
+        (PolicySettings, {"learning_rate": float("nan")}),
+        (GroupSettings, {"max_groups": 0}),
+        (EvaluateSettings, {"rounds": 2}),
+        (ProfileSettings, {"workload": "alexnet"}),
+        (ProfileSettings, {"trace_steps": 0}),
+    ],
+)
+def test_a_setting_out_of_its_bounds_is_refused(kind, values):
+    with pytest.raises(pydantic.ValidationError):
+        kind(**values)
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        TrainSettings().trials = 5
+
+
+def test_defaults_of_grouping_are_those_of_the_code():
+    assert GroupSettings().max_groups == GroupingConfig().max_groups
+
+
+def test_defaults_of_training_are_those_of_the_code():
+    settings = TrainSettings()
+    config = ReinforceConfig(failing_step_time_s=1.0)
+
+    for field in ("batch_size", "baseline_decay", "runnable_only_after", "seed"):
+        assert getattr(settings, field) == getattr(config, field)
+
+
+@pytest.mark.slow
+def test_policy_settings_have_the_fields_and_defaults_of_the_policy():
+    from placer.policies.seq2seq import Seq2SeqConfig  # noqa: PLC0415 - loads TensorFlow
+
+    assert PolicySettings().model_dump() == dataclasses.asdict(Seq2SeqConfig())
+
+
+@pytest.mark.slow
+def test_the_workloads_that_can_be_set_are_those_that_are_built_in():
+    from profiling.workloads import WORKLOADS  # noqa: PLC0415 - loads TensorFlow
+
+    assert set(get_args(WorkloadName)) == set(WORKLOADS)
+
+
+def test_the_paper_is_cited_for_every_workload():
+    assert set(PAPER) == set(get_args(WorkloadName))
+
+
+@pytest.mark.parametrize(
+    ("settings", "graph", "topology"),
+    [
+        (ProfileSettings(), "rnnlm-small", "local"),
+        (ProfileSettings(size="paper", topology="haswell-2xk80"), "rnnlm-paper", "haswell-2xk80"),
+        (ProfileSettings(sizes={"steps": 3}), "rnnlm-small-steps=3", "local"),
+        (ProfileSettings(graph="dir/gnmt.json", topology="a/four.toml"), "gnmt", "four"),
+        (ProfileSettings(graph="gnmt.json"), "gnmt", "its own topology"),
+    ],
+)
+def test_graph_and_topology_have_names_for_people(settings, graph, topology):
+    assert (settings.graph_name, settings.topology_name) == (graph, topology)

@@ -151,6 +151,8 @@ class Store:
             run_id = found.run_id
             with self.connection.errors():
                 self.connection.client.update_run(run_id, status="RUNNING")
+                if ERROR in found.tags:
+                    self.connection.client.delete_tag(run_id, ERROR)
         with self._ended(run_id) as run:
             run.set_tags({HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now()})
             yield run

@@ -41,7 +41,7 @@ class Trainer(Protocol):
         """Return the trials of the next update; the same ones until they are told."""
 
     def tell(self, trials: Sequence[Trial]) -> dict[str, float]:
-        """Learn from all the trials that were asked, now measured; return metrics."""
+        """Learn from all trials that were asked, now measured; return some metrics."""
 
     def checkpoint(self) -> Checkpoint:
         """Return the whole state."""
@@ -101,8 +101,7 @@ def train(
         checkpoint_every: Updates between checkpoints; one more is saved at the end.
 
     Raises:
-        InvalidValueError: If the log is of another training: a checkpoint does not fit, or
-            the trainer proposes other actions than a logged trial has (it is named).
+        InvalidValueError: If the log is of another training; a trial that differs is named.
     """
     _check_at_least_one(num_trials=num_trials, checkpoint_every=checkpoint_every)
     logged = log.trials()
@@ -111,22 +110,38 @@ def train(
     yield tally.progress(trainer, {})
     saved = trainer.update
     while trainer.num_trials < num_trials:
-        asked = trainer.ask()
-        wanted = asked[: num_trials - trainer.num_trials]
-        known = _known(wanted, logged[trainer.num_trials :])
-        measured = _measured(wanted[len(known) :], environment, grouping)
-        is_cut = len(wanted) < len(asked)
-        metrics = {} if is_cut else trainer.tell([*known, *measured])
-        if measured:
-            log.append(measured, metrics)
-        tally.add(measured, num_handled=len(wanted))
-        is_last = is_cut or trainer.num_trials >= num_trials
+        metrics = _one_batch(trainer, environment, grouping, log, logged, tally, num_trials)
+        is_last = not metrics or trainer.num_trials >= num_trials
         if trainer.update - saved >= (1 if is_last else checkpoint_every):
             log.save_checkpoint(trainer.checkpoint())
             saved = trainer.update
         yield tally.progress(trainer, metrics)
-        if is_cut:
+        if not metrics:
             return
+
+
+def _one_batch(
+    trainer: Trainer,
+    environment: Environment,
+    grouping: Grouping,
+    log: TrialLog,
+    logged: Sequence[Trial],
+    tally: "_Tally",
+    num_trials: int,
+) -> Mapping[str, float]:
+    """Measure what is not logged yet and tell the trainer; return the update's metrics.
+
+    A batch that ends beyond ``num_trials`` makes no update and has no metrics.
+    """
+    asked = trainer.ask()
+    wanted = asked[: num_trials - trainer.num_trials]
+    known = _known(wanted, logged[trainer.num_trials :])
+    measured = _measured(wanted[len(known) :], environment, grouping)
+    metrics = trainer.tell([*known, *measured]) if len(wanted) == len(asked) else {}
+    if measured:
+        log.append(measured, metrics)
+    tally.add(measured, num_handled=len(wanted))
+    return metrics
 
 
 def _check_at_least_one(**numbers: int) -> None:

@@ -12,7 +12,19 @@ from placer.grouping import Grouping
 from placer.mlflow_store import Store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.reinforce import ReinforceConfig, ReinforceTrainer
-from placer.tracking_names import EXPERIMENT, METRICS, TAGS, TRAINING_ARTIFACTS
+from placer.tracking_names import (
+    CHECKPOINT,
+    EXPERIMENT,
+    HEARTBEAT,
+    HOST,
+    KEY,
+    LOGGED_TRIALS,
+    METRICS,
+    PID,
+    STAGE,
+    TAGS,
+    TRAINING_ARTIFACTS,
+)
 from placer.trial_table import top_placements
 from tests.policies import EVERYWHERE, TablePolicy
 from tests.tracking import ok, store, store_root
@@ -88,10 +100,12 @@ def test_a_training_writes_the_listed_metrics_and_no_other(store: Store, run_id:
     assert run.data.metrics.keys() == METRICS.keys()
 
 
-def test_a_training_writes_the_listed_tags_and_no_other(store: Store, run_id: str) -> None:
-    tags = store.run(run_id).tags
+def test_a_training_writes_listed_tags_only(store: Store, run_id: str) -> None:
+    tags = {tag for tag in store.run(run_id).tags if not tag.startswith("mlflow.")}
 
-    assert {tag for tag in tags if not tag.startswith("mlflow.")} == TAGS.keys()
+    # The error of the first attempts went with the attempt that succeeded; flows add the rest.
+    assert tags == {STAGE, KEY, HOST, PID, HEARTBEAT, CHECKPOINT, LOGGED_TRIALS}
+    assert tags < TAGS.keys()
 
 
 def test_a_training_writes_the_listed_artifacts_and_no_other(store: Store, run_id: str) -> None:

@@ -439,7 +439,9 @@ def test_a_training_is_continued_until_it_is_finished(either_store: Store, key: 
 
     assert found is not None
     assert found.run_id == first
+    assert found.tags["placer.error"] == "RuntimeError: power cut"
     assert start() == first
+    assert "placer.error" not in either_store.run(first).tags
     assert either_store.find_training(key) is None
     reused = either_store.find_stage("train", key)
     assert reused is not None

@@ -218,6 +218,15 @@ def ui(
         page.wait()
 
 
+@app.command()
+def serve(*, verbose: Verbose = False) -> None:
+    """Offer all flows on the Prefect server at PREFECT_API_URL, and run what is triggered there."""
+    _start(verbose)
+    from flows.serving import serve_flows
+
+    serve_flows()
+
+
 def main() -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:

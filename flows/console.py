@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flows.process import LOGGERS
 from placer.report import seconds
 from placer.training import Progress as TrainingProgress
 
@@ -19,7 +20,6 @@ _LOG_INTERVAL_S = 10.0
 
 _PIPED_WIDTH = 120
 
-LOGGERS = ("flows", "placer", "profiling")
 OUT = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 ERR = Console(stderr=True, highlight=False)
 

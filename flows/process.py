@@ -14,12 +14,14 @@ from pathlib import Path
 
 from placer.errors import StoreError
 
+LOGGERS = ("flows", "placer", "profiling")
+"""Roots of Placer's own loggers."""
+
 _DEFAULTS = {
     # Without a server of the user's, Prefect starts one of its own for the process; the first
     # start creates its database and takes several times as long as the later ones.
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "true",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -39,6 +41,11 @@ def prepare() -> None:
     url = os.environ.get("PREFECT_API_URL")
     if url:
         _check_prefect(url)
+        # The server's page shows what the terminal shows.
+        os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", ",".join(LOGGERS))
+    else:
+        # Nobody will read the records of a server that ends with the command.
+        os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
 
 
 @contextlib.contextmanager

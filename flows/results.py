@@ -18,8 +18,12 @@ from flows.stages import (
 from placer.files import atomic_write, write_json
 from placer.mlflow_store import open_store
 from placer.mlflow_trial_log import MLflowTrialLog
+from placer.paper import PAPER
 from placer.reinforce import fastest
 from placer.report import seconds
+
+_PAPER_GPUS = {"haswell-2xk80": 2, "haswell-4xk80": 4}
+"""The packaged topologies that describe the paper's machines, and their GPUs."""
 
 
 def show_profile(run_id: str, *, json_file: Path | None) -> None:
@@ -50,7 +54,7 @@ def show_grouping(run_id: str, *, json_file: Path | None) -> None:
     inputs = read_grouping(open_store(), run_id)
     num_ops, num_groups = inputs.profile.graph.num_ops, inputs.grouping.num_groups
     document = {"run_id": run_id, "num_ops": num_ops, "num_groups": num_groups}
-    OUT.print(f"{inputs.graph_name}: {num_ops:,} ops → {num_groups:,} groups")
+    OUT.print(f"{inputs.graph_name}: {_counts(inputs.graph_name, num_ops, num_groups)}")
     _finish(document, json_file, next_command=f"placer train --grouping {run_id}")
 
 
@@ -78,12 +82,40 @@ def show_evaluation(run_id: str, *, json_file: Path | None, placement_file: Path
     placement = store.download(run_id, PLACEMENT_FILE)
     if placement_file is not None:
         atomic_write(placement_file, placement.read_bytes())
+    counts = _counts(document["graph"], document["num_ops"], document["num_groups"])
+    OUT.print(f"{document['graph']}: {counts}", soft_wrap=True)
     title = f"{document['graph']} on {document['topology']}"
     OUT.print(results_table(document["results"], document["devices"], title=title))
+    for line in paper_lines(document["graph"], document["topology"]):
+        OUT.print(line, soft_wrap=True)
     OUT.print(document["answer"], style="bold", soft_wrap=True)
     OUT.print(f"placement  {placement_file or placement}", soft_wrap=True)
     OUT.print(f"report     {store.download(run_id, REPORT_FILE)}", soft_wrap=True)
     _finish(document, json_file, next_command="placer ui")
+
+
+def paper_lines(graph_name: str, topology_name: str) -> list[str]:
+    """Return the step times of the paper's table 2 for one of its own cells, if this is one."""
+    row = PAPER.get(graph_name.removesuffix("-paper"))
+    num_gpus = _PAPER_GPUS.get(topology_name)
+    if row is None or num_gpus is None or not graph_name.endswith("-paper"):
+        return []
+    one_gpu = "out of memory" if row.gpu_s is None else f"{row.gpu_s:.2f} s"
+    methods = ", ".join(
+        f"{name} {time_s:.2f} s" for name, time_s in row.methods_s[num_gpus].items()
+    )
+    return [
+        f"the paper measured: host {row.cpu_s:.2f} s, one GPU {one_gpu}; on {num_gpus} GPUs"
+        f" {methods}"
+    ]
+
+
+def _counts(graph_name: str, num_ops: int, num_groups: int) -> str:
+    counts = f"{num_ops:,} ops → {num_groups:,} groups"
+    row = PAPER.get(graph_name.split("-", maxsplit=1)[0])
+    if row is None:
+        return counts
+    return f"{counts} (the paper: {row.num_ops:,} → {row.num_groups:,})"
 
 
 def _finish(document: Mapping[str, Any], json_file: Path | None, *, next_command: str) -> None:

@@ -41,13 +41,6 @@ WORKLOADS: Mapping[str, Workload] = {
 }
 """The built-in workloads by name."""
 
-PAPER_COUNTS: Mapping[str, tuple[int, int]] = {
-    "rnnlm": (9_021, 188),
-    "nmt": (22_097, 280),
-    "inception_v3": (31_180, 83),
-}
-"""Ops and groups of each workload in Mirhoseini et al. (2017), table 1."""
-
 
 def capture_workload(name: str, size: str = "small", **sizes: int) -> CapturedStep:
     """Return the captured training step of a built-in workload.

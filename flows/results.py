@@ -91,7 +91,7 @@ def show_evaluation(run_id: str, *, json_file: Path | None, placement_file: Path
     OUT.print(document["answer"], style="bold", soft_wrap=True)
     OUT.print(f"placement  {placement_file or placement}", soft_wrap=True)
     OUT.print(f"report     {store.download(run_id, REPORT_FILE)}", soft_wrap=True)
-    _finish(document, json_file, next_command="placer ui")
+    _finish(document, json_file, next_command="placer ui  (the MLflow page of all runs)")
 
 
 def paper_lines(graph_name: str, topology_name: str) -> list[str]:

@@ -43,7 +43,7 @@ def learning_curve(trials: Sequence[Trial], references_s: dict[str, float]) -> F
         axes.axhline(time_s * factor, color=colour, ls="--", lw=1.5, label=name)
     axes.set(xlabel="trial", ylabel=f"step time ({unit})", title="Learning curve")
     axes.set_ylim(*_focus(times_s * factor, [time * factor for time in references_s.values()]))
-    axes.legend(frameon=False, fontsize=10)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=10)
     return figure
 
 
@@ -74,7 +74,7 @@ def step_times(rows: Sequence[dict[str, Any]]) -> Figure:
     axes.set_yticks(y, [row["method"] for row in ran])
     axes.invert_yaxis()
     axes.set(xlabel=f"step time ({unit})", title="Step time by method")
-    axes.legend(frameon=False, fontsize=10)
+    figure.legend(loc="outside upper right", frameon=False, fontsize=10, ncols=2)
     return figure
 
 
@@ -96,7 +96,7 @@ def device_load(device_names: Sequence[str], busy_s: dict[str, FloatArray]) -> F
         left += width
     axes.invert_yaxis()
     axes.set(xlabel=f"compute time of all devices ({unit})", title="Who computes")
-    axes.legend(frameon=False, fontsize=10, ncols=4)
+    figure.legend(loc="outside upper right", frameon=False, fontsize=10, ncols=5)
     return figure
 
 

@@ -1,6 +1,7 @@
 """Small profiles in one line, for tests whose numbers are worked out on paper."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,3 +52,20 @@ def make_profile(
     """Return a profile of ops a, b, c, … with these compute times and tensors."""
     graph = make_graph(len(compute_time_s), tensors, memory_bytes)
     return Profile(graph, make_costs(compute_time_s), topology)
+
+
+def result_row(method: str, **changes: Any) -> dict[str, Any]:
+    """Return a row of an evaluation in which nothing was measured."""
+    return {
+        "method": method,
+        "outcome": "OK",
+        "makespan_s": 0.5,
+        "step_time_s": None,
+        "spread_s": None,
+        "speedup_over_single": 1.25,
+        "speedup_over_expert": None,
+        "peak_memory_bytes": [2**30, 0],
+        "detail": "",
+        "placement": "abc",
+        **changes,
+    }

@@ -13,6 +13,7 @@ from flows.console import fail, follow, results_table, show_messages, warn
 from flows.process import LOGGERS
 from flows.results import paper_lines
 from placer.training import Progress
+from tests.builders import result_row as row
 
 
 def progress(num_trials: int) -> Progress:
@@ -24,22 +25,6 @@ def progress(num_trials: int) -> Progress:
         trials_per_s=100.0,
         metrics={},
     )
-
-
-def row(method: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "method": method,
-        "outcome": "OK",
-        "makespan_s": 0.5,
-        "step_time_s": None,
-        "spread_s": None,
-        "speedup_over_single": 1.25,
-        "speedup_over_expert": None,
-        "peak_memory_bytes": [2**30, 0],
-        "detail": "",
-        "placement": "abc",
-        **changes,
-    }
 
 
 def shown(rows: list[dict[str, Any]], *, devices: tuple[str, ...] = ("a", "b")) -> str:

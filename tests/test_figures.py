@@ -86,10 +86,10 @@ def test_bars_show_simulated_and_measured_times_best_on_top():
 
 
 def test_without_measurements_only_simulated_bars_are_drawn():
-    axes = step_times([row("metis", 1.0)]).axes[0]
+    figure = step_times([row("metis", 1.0)])
 
-    assert [bar.get_width() for bar in axes.patches] == [1.0]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["simulated"]
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [1.0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["simulated"]
 
 
 def test_methods_that_did_not_run_have_no_bar():

@@ -7,22 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from placer.report import Report, answer, gibibytes, seconds
-
-
-def row(method: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "method": method,
-        "outcome": "OK",
-        "makespan_s": 0.5,
-        "step_time_s": None,
-        "spread_s": None,
-        "speedup_over_single": 1.25,
-        "speedup_over_expert": None,
-        "peak_memory_bytes": [2**30, 0],
-        "detail": "",
-        "placement": "abc",
-        **changes,
-    }
+from tests.builders import result_row as row
 
 
 def report(rows: list[dict[str, Any]], figures: dict[str, Figure] | None = None) -> Report:

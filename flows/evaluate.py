@@ -24,7 +24,7 @@ from flows.stages import (
     reused,
     stage_key,
 )
-from placer.config import LOCAL, EvaluateSettings
+from placer.config import EvaluateSettings
 from placer.evaluation import Evaluation, InterleavedEnvironment, candidates
 from placer.evaluation import evaluate as judge
 from placer.figures import device_load, learning_curve, step_times
@@ -68,9 +68,14 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
 def _real_environment(
     store: Store, inputs: GroupedInputs
 ) -> Iterator[InterleavedEnvironment | None]:
-    """Yield the real devices, if this graph was captured here to run on them."""
-    is_local = inputs.profile.topology.name == LOCAL
-    if not is_local or inputs.profile.provenance.method != "trace":
+    """Yield the real devices, if the step was kept and traced on the very devices to place on.
+
+    A graph file brings no step, and equal devices without a description lend their op times
+    from this machine's.
+    """
+    profile, profile_run = inputs.profile, inputs.tags[PROFILE_RUN]
+    is_traced_here = profile.provenance.method == "trace" and not profile.topology.is_reference
+    if not is_traced_here or not store.artifacts.names(profile_run, STEP_FOLDER):
         yield None
         return
     with quiet_start():
@@ -78,10 +83,10 @@ def _real_environment(
         from profiling.real_environment import RealEnvironment
         from profiling.step_files import load_step
 
-    step = load_step(store.download(inputs.tags[PROFILE_RUN], STEP_FOLDER))
+    step = load_step(store.download(profile_run, STEP_FOLDER))
     _log.info("%s: measuring on this machine's devices", EVALUATE)
     with LocalCluster() as cluster:
-        yield RealEnvironment(step, inputs.profile.topology, cluster)
+        yield RealEnvironment(step, profile.topology, cluster)
 
 
 def _figures(

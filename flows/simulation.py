@@ -7,13 +7,12 @@ from rich.table import Table
 
 from flows.console import OUT, warn
 from placer.environment import Outcome
-from placer.errors import InvalidValueError
-from placer.files import GraphFile, load_graph_file, load_placement, load_topology, write_json
+from placer.files import load_graph_file, load_placement, load_topology, write_json
 from placer.graph import OpGraph
 from placer.placement import Placement
 from placer.profile import Profile
 from placer.report import gibibytes, seconds
-from placer.simulator import Schedule, simulate
+from placer.simulator import Schedule, out_of_memory_detail, simulate
 
 
 def simulate_files(
@@ -24,7 +23,8 @@ def simulate_files(
     Raises:
         PlacerError: If a file is not usable; the message is one line.
     """
-    profile = _profile(load_graph_file(graph_file), topology_name)
+    topology = None if topology_name is None else load_topology(topology_name)
+    profile = load_graph_file(graph_file).profile(topology)
     placement = load_placement(placement_file, profile.graph, profile.topology)
     for name in divided_colocations(profile.graph, placement):
         warn(f"the placement divides the ops colocated as {name!r}; TensorFlow would refuse it")
@@ -46,30 +46,18 @@ def divided_colocations(graph: OpGraph, placement: Placement) -> list[str]:
     ]
 
 
-def _profile(source: GraphFile, topology_name: str | None) -> Profile:
-    topology = source.topology if topology_name is None else load_topology(topology_name)
-    if topology is None:
-        raise InvalidValueError("the graph file has no topology of its own: give --topology")
-    return Profile(source.graph, source.costs, topology, source.provenance)
-
-
 def _document(profile: Profile, schedule: Schedule) -> dict[str, Any]:
     topology = profile.topology
     names = [device.name for device in topology.devices]
     full = schedule.out_of_memory_device
-    detail = ""
-    if full is not None:
-        detail = (
-            f"device {names[full]!r} needs {schedule.peak_memory_bytes[full]} bytes at its peak"
-            f" and has {topology.devices[full].memory_bytes}"
-        )
+    peaks = schedule.peak_memory_bytes
     return {
         "makespan_s": schedule.makespan_s,
         "outcome": str(Outcome.OK if full is None else Outcome.OUT_OF_MEMORY),
-        "detail": detail,
+        "detail": "" if full is None else out_of_memory_detail(topology.devices[full], peaks[full]),
         "devices": names,
         "busy_s": dict(zip(names, schedule.busy_s, strict=True)),
-        "peak_memory_bytes": dict(zip(names, schedule.peak_memory_bytes, strict=True)),
+        "peak_memory_bytes": dict(zip(names, peaks, strict=True)),
         "num_transfers": len(schedule.transfers),
         "graph": profile.graph.fingerprint,
         "topology": topology.fingerprint,

@@ -133,10 +133,7 @@ def read_profile(store: Store, run_id: str) -> ProfileInputs:
     """Read the result of a profile run."""
     run = finished_run(store, run_id, PROFILE)
     path = store.download(run_id, PROFILE_FILE)
-    source = load_graph_file(path)
-    if source.topology is None:
-        raise InvalidValueError(f"the profile of run {run_id} has no topology")
-    profile = Profile(source.graph, source.costs, source.topology, source.provenance)
+    profile = load_graph_file(path).profile()
     tags = {**profile_tags(profile, run.tags[GRAPH]), PROFILE_RUN: run_id}
     return ProfileInputs(profile, _content(path), tags)
 

@@ -160,6 +160,11 @@ class DeviceTopology:
         """Number of devices."""
         return len(self.devices)
 
+    @property
+    def is_reference(self) -> bool:
+        """True where no device says what it is: all take a graph's reference times."""
+        return all(device.type == REFERENCE_TYPE for device in self.devices)
+
     @functools.cached_property
     def latency_s(self) -> FloatArray:
         """Latency from row to column, ``[D, D]``; zero on the diagonal."""

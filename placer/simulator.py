@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placer import event_loop
-from placer.devices import DeviceTopology
+from placer.devices import Device, DeviceTopology
 from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError
 from placer.event_loop import PS_PER_S
@@ -280,11 +280,16 @@ class SimulatedEnvironment:
         return Measurement(
             outcome=Outcome.OUT_OF_MEMORY,
             peak_memory_bytes=peaks,
-            detail=(
-                f"device {full.name!r} needs {peaks[device]} bytes at its peak and has"
-                f" {full.memory_bytes}"
-            ),
+            detail=out_of_memory_detail(full, peaks[device]),
         )
+
+
+def out_of_memory_detail(device: Device, peak_memory_bytes: int) -> str:
+    """Return in one line which device is too small, its peak and its limit."""
+    return (
+        f"device {device.name!r} needs {peak_memory_bytes} bytes at its peak and has"
+        f" {device.memory_bytes}"
+    )
 
 
 def _tensor_order(graph: OpGraph) -> list[int]:

@@ -11,7 +11,6 @@ import dataclasses
 from pathlib import Path
 
 from placer.config import LOCAL, ProfileSettings
-from placer.devices import REFERENCE_TYPE, DeviceTopology
 from placer.files import load_graph_file, load_topology
 from placer.profile import Profile
 from profiling.cluster import LocalCluster
@@ -47,7 +46,7 @@ def profile_source(settings: ProfileSettings) -> ProfiledGraph:
     described = settings.topology not in (None, LOCAL)
     topology = load_topology(str(settings.topology)) if described else None
     step = capture_workload(settings.workload, settings.size, **settings.sizes)
-    if topology is not None and not _is_reference(topology):
+    if topology is not None and not topology.is_reference:
         costs, provenance = estimate_costs(step, topology)
         return ProfiledGraph(Profile(step.op_graph, costs, topology, provenance), step)
     with LocalCluster() as cluster:
@@ -64,8 +63,4 @@ def _from_file(path: Path, topology_name: str | None) -> ProfiledGraph:
     elif topology is None or topology_name == LOCAL:
         with LocalCluster() as cluster:
             topology = local_topology(cluster)
-    return ProfiledGraph(Profile(source.graph, source.costs, topology, source.provenance), None)
-
-
-def _is_reference(topology: DeviceTopology) -> bool:
-    return all(device.type == REFERENCE_TYPE for device in topology.devices)
+    return ProfiledGraph(source.profile(topology), None)

@@ -105,6 +105,19 @@ def test_simulate_takes_the_topology_of_a_profile_file_by_default(placer, chain,
     assert "makespan 3 s" in answer.out
 
 
+def test_a_graph_without_a_topology_of_its_own_needs_one(placer, tmp_path):
+    node = {"id": 1, "name": "x", "supportedOnFpga": 1, "fpgaLatency": 1.0, "cpuLatency": 1.0,
+            "isBackwardNode": 0, "size": 0.0}  # fmt: skip
+    graph = tmp_path / "g.json"
+    limits = {"maxSizePerFPGA": 1e9, "maxFPGAs": 2, "maxCPUs": 1}
+    graph.write_text(json.dumps({**limits, "nodes": [node], "edges": []}))
+    placement = write_placement(tmp_path / "p.json", {"x": "device:0"})
+
+    answer = placer("simulate", "--graph", graph, "--placement", placement)
+
+    assert_one_line(answer, "no topology of its own", "--topology")
+
+
 def test_a_device_that_is_too_small_is_an_outcome_and_not_an_error(placer, chain, tmp_path):
     small = tmp_path / "small.toml"
     small.write_text(UNIFORM + "memory_bytes = 115\n")

@@ -131,3 +131,13 @@ class TestFingerprint:
     )
     def test_devices_and_links_are(self, other: DeviceTopology) -> None:
         assert DeviceTopology.uniform(2, LINK).fingerprint != other.fingerprint
+
+
+def test_equal_devices_without_a_description_are_a_reference_topology() -> None:
+    assert DeviceTopology.uniform(2, LINK).is_reference
+
+
+def test_one_described_device_makes_a_topology_no_reference() -> None:
+    devices = (Device("gpu:0"), Device("gpu:1", type="k80"))
+
+    assert not DeviceTopology(devices, {(0, 1): LINK, (1, 0): LINK}).is_reference

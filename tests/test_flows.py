@@ -220,6 +220,24 @@ def test_a_captured_step_is_profiled_grouped_trained_and_measured_on_the_real_de
     assert document["num_groups"] < document["num_ops"]
 
 
+def test_the_profile_file_of_a_traced_step_is_judged_in_the_simulation(store, folder):
+    # The file names this machine's devices and traced times, but holds no step to run on them.
+    # Traced anew: stages of equal content would be reused from the test that has the step.
+    traced = profile(ProfileSettings(sizes=TINY_RNNLM, trace_steps=4))
+    (folder / "traced.json").write_bytes(store.download(traced, "profile.json").read_bytes())
+    chosen = OptimizeSettings(
+        profile=ProfileSettings(graph=folder / "traced.json"),
+        train=TRAIN.model_copy(update={"trials": 8}),
+        evaluate=EvaluateSettings(num_learned=1, rounds=3),
+    )
+
+    document = evaluation_of(store, optimize(chosen))
+
+    assert document["measured"] is False
+    assert document["topology"] == "local"
+    assert document["best_makespan_s"] > 0
+
+
 def test_a_workload_on_described_devices_is_estimated_and_simulated(store):
     run = profile(ProfileSettings(sizes=TINY_RNNLM, topology="haswell-2xk80"))
     inputs = read_grouping(store, group(run))

@@ -54,6 +54,21 @@ class GraphFile:
     provenance: Provenance
     topology: DeviceTopology | None
 
+    def profile(self, topology: DeviceTopology | None = None) -> Profile:
+        """Return the profile on a topology; on the file's own if None.
+
+        Raises:
+            InvalidValueError: If neither is there.
+            UnknownNameError: If a device's type has no costs.
+            InfeasibleError: If an op has no permitted device.
+        """
+        chosen = topology or self.topology
+        if chosen is None:
+            raise InvalidValueError(
+                "the graph file has no topology of its own: name one (--topology)"
+            )
+        return Profile(self.graph, self.costs, chosen, self.provenance)
+
 
 class _TensorColumns(Document):
     producers: list[int]

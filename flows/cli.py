@@ -18,9 +18,12 @@ from flows.process import prepare
 from placer.config import (
     LOCAL,
     EvaluateSettings,
+    FidelitySettings,
     GroupSettings,
+    MeasureFidelitySettings,
     OptimizeSettings,
     ProfileSettings,
+    TrainingEnvironment,
     TrainSettings,
     WorkloadName,
     WorkloadSize,
@@ -58,7 +61,24 @@ TopologyName = Annotated[
     ),
 ]
 MaxGroups = Annotated[int, typer.Option(help="Groups at most, for graphs without model rules.")]
-Trials = Annotated[int, typer.Option(help="Placements to sample and measure.")]
+Where = Annotated[
+    str,
+    typer.Option(
+        "--environment",
+        help="Where sampled placements are measured: 'simulated' (milliseconds each), 'real' (on"
+        " this machine's devices, as in the paper: seconds to minutes each) or 'staged' (in the"
+        " simulation first, then on the real devices).",
+    ),
+]
+Trials = Annotated[
+    int,
+    typer.Option(
+        help="Placements to sample and measure; of a staged training, those in the simulation."
+    ),
+]
+RealTrials = Annotated[
+    int, typer.Option(help="Staged training: placements to measure on the real devices at the end.")
+]
 Seed = Annotated[int, typer.Option(help="All randomness derives from it.")]
 Batch = Annotated[int, typer.Option("--batch-size", help="Placements for each policy update.")]
 Rounds = Annotated[int, typer.Option(help="Timed steps of each placement on real devices.")]
@@ -71,6 +91,7 @@ S = TypeVar("S", bound=pydantic.BaseModel)
 _TRAIN = TrainSettings()
 _EVALUATE = EvaluateSettings()
 _GROUP = GroupSettings()
+_FIDELITY = FidelitySettings()
 
 
 @app.command()
@@ -82,7 +103,9 @@ def optimize(  # noqa: PLR0913 - options of the main job
     graph: GraphFile = None,
     topology: TopologyName = None,
     max_groups: MaxGroups = _GROUP.max_groups,
+    environment: Where = _TRAIN.environment,
     trials: Trials = _TRAIN.trials,
+    real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
     learned: Learned = _EVALUATE.num_learned,
@@ -95,7 +118,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
     settings = OptimizeSettings(
         profile=_profile_settings(workload, size, change, graph, topology),
         group=_settings(GroupSettings, max_groups=max_groups),
-        train=_settings(TrainSettings, trials=trials, seed=seed, batch_size=batch_size),
+        train=_train_settings(environment, trials, real_trials, seed, batch_size),
         evaluate=_settings(EvaluateSettings, num_learned=learned, rounds=rounds),
     )
     _start(verbose)
@@ -143,17 +166,19 @@ def group(
 
 
 @app.command()
-def train(
+def train(  # noqa: PLR0913 - options of a training
     *,
     grouping_run: Annotated[str, typer.Option("--grouping", help="Run id of a grouping.")],
+    environment: Where = _TRAIN.environment,
     trials: Trials = _TRAIN.trials,
+    real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
     json_file: JsonFile = None,
     verbose: Verbose = False,
 ) -> None:
-    """Train the policy in the simulation of a grouped profile."""
-    settings = _settings(TrainSettings, trials=trials, seed=seed, batch_size=batch_size)
+    """Train the policy on a grouped profile: in the simulation, on the real devices, or both."""
+    settings = _train_settings(environment, trials, real_trials, seed, batch_size)
     _start(verbose)
     from flows.results import show_training
     from flows.train import train as flow
@@ -178,6 +203,34 @@ def evaluate(
     from flows.results import show_evaluation
 
     show_evaluation(flow(training_run, settings), json_file=json_file, placement_file=out)
+
+
+@app.command()
+def fidelity(  # noqa: PLR0913 - options of three stages
+    *,
+    workload: Workload = "rnnlm",
+    size: Size = "small",
+    change: Change = None,
+    topology: TopologyName = None,
+    max_groups: MaxGroups = _GROUP.max_groups,
+    placements: Annotated[
+        int, typer.Option(help="Placements to measure, from one device to random ones.")
+    ] = _FIDELITY.count,
+    seed: Seed = _FIDELITY.seed,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure how well the simulation predicts step times on the real devices."""
+    settings = MeasureFidelitySettings(
+        profile=_profile_settings(workload, size, change, None, topology),
+        group=_settings(GroupSettings, max_groups=max_groups),
+        fidelity=_settings(FidelitySettings, count=placements, seed=seed),
+    )
+    _start(verbose)
+    from flows.fidelity import measure_fidelity as flow
+    from flows.results import show_fidelity
+
+    show_fidelity(flow(settings), json_file=json_file)
 
 
 @app.command()
@@ -251,9 +304,8 @@ def _profile_settings(
     graph: Path | None,
     topology: str | None,
 ) -> ProfileSettings:
-    for what, name, known in (("workload", workload, WorkloadName), ("size", size, WorkloadSize)):
-        if name not in get_args(known):
-            raise UnknownNameError(what, name, get_args(known))
+    _check_name("workload", workload, WorkloadName)
+    _check_name("size", size, WorkloadSize)
     # Bad files and names are told at once, before any server or worker starts.
     if graph is not None:
         load_graph_file(graph)
@@ -263,6 +315,25 @@ def _profile_settings(
     return _settings(
         ProfileSettings, workload=workload, size=size, sizes=sizes, graph=graph, topology=topology
     )
+
+
+def _train_settings(
+    environment: str, trials: int, real_trials: int, seed: int, batch_size: int
+) -> TrainSettings:
+    _check_name("environment", environment, TrainingEnvironment)
+    return _settings(
+        TrainSettings,
+        environment=environment,
+        trials=trials,
+        real_trials=real_trials,
+        seed=seed,
+        batch_size=batch_size,
+    )
+
+
+def _check_name(what: str, name: str, known: Any) -> None:
+    if name not in get_args(known):
+        raise UnknownNameError(what, name, get_args(known))
 
 
 def _size(change: str) -> tuple[str, int]:

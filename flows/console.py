@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flows.process import LOGGERS
-from placer.report import seconds
+from placer.report import seconds, speedup
 from placer.training import Progress as TrainingProgress
 
 _log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def follow(updates: Iterable[TrainingProgress], *, num_trials: int) -> Iterator[
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("best {task.fields[best]}"),
-        TextColumn("{task.fields[rate]:.0f} trials/s"),
+        TextColumn("{task.fields[rate]:.3g} trials/s"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=ERR, transient=True) as bar:
@@ -87,13 +87,24 @@ def results_table(
 ) -> Table:
     """Return the table of an evaluation, the best method first.
 
-    A method that did not run shows its outcome in place of its time. Peak memory is shown
-    where nothing was measured: there it decides what can run.
+    A method that did not run shows its outcome in place of its time. A measured speed-up shows
+    its interval of 95 %, or else the spread of the step time is shown. Peak memory is shown where
+    nothing was measured: there it decides what can run.
     """
     measured = any(row["step_time_s"] is not None for row in rows)
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    has_spread = measured and not any(row.get("speedup_over_single_interval") for row in rows)
+    table = Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.add_column("found by", no_wrap=True)
-    headings = ["simulated", *(["measured", "± spread"] if measured else [])]
+    headings = ["simulated", *(["measured"] if measured else [])]
+    headings += ["± spread"] if has_spread else []
     headings += ["× one\ndevice", "× the\nexpert"]
     if not measured:
         headings.append(f"peak GiB on\n{_brief(device_names)}")
@@ -103,8 +114,10 @@ def results_table(
         simulated = seconds(row["makespan_s"])
         cells = [row["method"], simulated if row["outcome"] == "OK" else row["outcome"]]
         if measured:
-            cells += [seconds(row["step_time_s"]), seconds(row["spread_s"])]
-        cells += [_ratio(row["speedup_over_single"]), _ratio(row["speedup_over_expert"])]
+            cells.append(seconds(row["step_time_s"]))
+        if has_spread:
+            cells.append(seconds(row["spread_s"]))
+        cells += [speedup(row, "speedup_over_single"), speedup(row, "speedup_over_expert")]
         if not measured:
             cells.append(" ".join(f"{size / 2**30:.1f}" for size in row["peak_memory_bytes"]))
         table.add_row(*cells, style="bold green" if rank == 0 else None)
@@ -123,7 +136,3 @@ def warn(message: str) -> None:
 
 def _brief(names: Sequence[str]) -> str:
     return " ".join(names) if len(names) < 3 else f"{names[0]} … {names[-1]}"
-
-
-def _ratio(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

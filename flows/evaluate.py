@@ -1,10 +1,8 @@
 """The evaluate flow: judge the learned placements beside every heuristic, and pick one."""
 
-import contextlib
 import importlib.metadata
-import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +10,29 @@ import numpy as np
 from matplotlib.figure import Figure
 from prefect import flow, task
 
-from flows.process import quiet_start
+from flows.real_devices import real_environment
 from flows.stages import (
     EVALUATE,
     EVALUATION_FILE,
     PLACEMENT_FILE,
     REPORT_FILE,
-    STEP_FOLDER,
     GroupedInputs,
     read_training,
     reused,
     stage_key,
 )
 from placer.config import EvaluateSettings
-from placer.evaluation import Evaluation, InterleavedEnvironment, candidates
+from placer.environment import REAL
+from placer.evaluation import Evaluation, candidates
 from placer.evaluation import evaluate as judge
 from placer.figures import device_load, learning_curve, step_times
 from placer.files import save_placement, write_json
 from placer.heuristics import heuristic_placements
-from placer.mlflow_store import OpenRun, Store, open_store
+from placer.mlflow_store import OpenRun, open_store
 from placer.report import Report
 from placer.simulator import SimulatedEnvironment, Simulator
-from placer.tracking_names import METHOD, PROFILE_RUN, TRAINING_RUN
+from placer.tracking_names import METHOD, TRAINING_RUN
 from placer.trials import Trial
-
-_log = logging.getLogger(__name__)
 
 
 @task(task_run_name="evaluate the training of run {training_run}")
@@ -53,7 +49,7 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     heuristics = heuristic_placements(inputs.profile, inputs.grouping)
     chosen = candidates(heuristics, trials, inputs.grouping, num_learned=settings.num_learned)
     simulator = Simulator(inputs.profile)
-    with _real_environment(store, inputs) as real:
+    with real_environment(store, inputs) as real:
         evaluation = judge(chosen, SimulatedEnvironment(simulator), real, rounds=settings.rounds)
     method = evaluation.best.candidate.method
     name = f"evaluate {inputs.graph_name} on {inputs.profile.topology.name}"
@@ -64,40 +60,10 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     return run.run_id
 
 
-@contextlib.contextmanager
-def _real_environment(
-    store: Store, inputs: GroupedInputs
-) -> Iterator[InterleavedEnvironment | None]:
-    """Yield the real devices, if the step was kept and traced on the very devices to place on.
-
-    A graph file brings no step, and equal devices without a description lend their op times
-    from this machine's.
-    """
-    profile, profile_run = inputs.profile, inputs.tags[PROFILE_RUN]
-    is_traced_here = profile.provenance.method == "trace" and not profile.topology.is_reference
-    if not is_traced_here or not store.artifacts.names(profile_run, STEP_FOLDER):
-        yield None
-        return
-    with quiet_start():
-        from profiling.cluster import LocalCluster
-        from profiling.real_environment import RealEnvironment
-        from profiling.step_files import load_step
-
-    step = load_step(store.download(profile_run, STEP_FOLDER))
-    _log.info("%s: measuring on this machine's devices", EVALUATE)
-    with LocalCluster() as cluster:
-        yield RealEnvironment(step, profile.topology, cluster)
-
-
 def _figures(
     evaluation: Evaluation, trials: list[Trial], simulator: Simulator
 ) -> dict[str, Figure]:
     rows = evaluation.rows()
-    references_s = {
-        row["method"]: row["makespan_s"]
-        for row in sorted(rows, key=lambda row: row["makespan_s"] or 0.0)
-        if row["makespan_s"] and not row["method"].startswith("policy")
-    }
     busy_s = {
         result.candidate.method: np.array(simulator.schedule(result.candidate.placement).busy_s)
         for result in evaluation.results
@@ -106,9 +72,22 @@ def _figures(
     devices = [device.name for device in simulator.profile.topology.devices]
     return {
         "Step time by method": step_times(rows),
-        "Learning curve": learning_curve(trials, references_s),
+        "Learning curve": _learning_curve(rows, trials),
         "Compute time by device": device_load(devices, busy_s),
     }
+
+
+def _learning_curve(rows: Sequence[Mapping[str, Any]], trials: Sequence[Trial]) -> Figure:
+    """Draw the trials of the environment that had the last word, and what else it said."""
+    environment = REAL if any(trial.environment == REAL for trial in trials) else "simulated"
+    column = "step_time_s" if environment == REAL else "makespan_s"
+    references_s = {
+        row["method"]: row[column]
+        for row in sorted(rows, key=lambda row: row[column] or 0.0)
+        if row[column] and not row["method"].startswith("policy")
+    }
+    own = [trial for trial in trials if trial.environment == environment]
+    return learning_curve(own, references_s)
 
 
 def _log_evaluation(

@@ -1,13 +1,17 @@
 """What the commands print and write once a flow is done: read back from the run's artifacts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from flows.console import OUT, results_table
 from flows.stages import (
     EVALUATION_FILE,
+    FIDELITY_FILE,
     PLACEMENT_FILE,
     REPORT_FILE,
     TRAIN,
@@ -15,12 +19,14 @@ from flows.stages import (
     read_grouping,
     read_profile,
 )
+from placer.environment import REAL
 from placer.files import atomic_write, write_json
 from placer.mlflow_store import open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.paper import PAPER
-from placer.reinforce import fastest
+from placer.ranking import fastest, step_time_s
 from placer.report import seconds
+from placer.training_summary import training_summary
 
 _PAPER_GPUS = {"haswell-2xk80": 2, "haswell-4xk80": 4}
 """The packaged topologies that describe the paper's machines, and their GPUs."""
@@ -63,15 +69,18 @@ def show_training(run_id: str, *, json_file: Path | None) -> None:
     store = open_store()
     finished_run(store, run_id, TRAIN)
     trials = MLflowTrialLog(store, run_id).trials()
+    real = [trial for trial in trials if trial.environment == REAL]
+    simulated = [trial for trial in trials if trial.environment != REAL]
     best = fastest(trials)
-    best_s = None if best is None or best.measurement is None else best.measurement.step_time_s
     document = {
         "run_id": run_id,
         "num_trials": len(trials),
-        "best_makespan_s": best_s,
+        "num_real_trials": len(real),
+        "best_makespan_s": step_time_s(fastest(simulated)),
+        "best_step_time_s": step_time_s(fastest(real)),
         "best_trial": None if best is None else best.number,
     }
-    OUT.print(f"{len(trials):,} trials, best {seconds(best_s)}")
+    OUT.print(training_summary(trials), soft_wrap=True)
     _finish(document, json_file, next_command=f"placer evaluate --training {run_id}")
 
 
@@ -92,6 +101,31 @@ def show_evaluation(run_id: str, *, json_file: Path | None, placement_file: Path
     OUT.print(f"placement  {placement_file or placement}", soft_wrap=True)
     OUT.print(f"report     {store.download(run_id, REPORT_FILE)}", soft_wrap=True)
     _finish(document, json_file, next_command="placer ui  (the MLflow page of all runs)")
+
+
+def show_fidelity(run_id: str, *, json_file: Path | None) -> None:
+    """Print every placement's simulated and measured time, and how well they agree."""
+    document = json.loads(open_store().download(run_id, FIDELITY_FILE).read_text())
+    OUT.print(_fidelity_table(document["rows"], f"{document['graph']} on {document['topology']}"))
+    for kind, error in document["median_error_by_kind"].items():
+        OUT.print(f"  {kind:<12} median {error:+.1%}")
+    OUT.print(document["answer"], style="bold", soft_wrap=True)
+    _finish(document, json_file, next_command="placer ui  (the MLflow page has the figure)")
+
+
+def _fidelity_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """Return the table of the placements, the fastest first; what failed comes last."""
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("placement", no_wrap=True)
+    for heading in ("simulated", "measured", "error", "transfers\nas simulated"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: (row["error"] is None, row["measured_s"] or 0.0)):
+        ran, found = row["error"] is not None, row["transfers"]
+        moved = f"{found['in_both']} of {found['received']}" if found else "–"
+        measured = seconds(row["measured_s"]) if ran else row["outcome"]
+        error = f"{row['error']:+.1%}" if ran else "–"
+        table.add_row(row["name"], seconds(row["predicted_s"]), measured, error, moved)
+    return table
 
 
 def paper_lines(graph_name: str, topology_name: str) -> list[str]:

@@ -7,13 +7,14 @@ from prefect import serve
 from prefect.deployments.runner import RunnerDeployment
 
 from flows.evaluate import evaluate
+from flows.fidelity import fidelity, measure_fidelity
 from flows.group import group
 from flows.optimize import optimize
 from flows.profile import profile
 from flows.train import train
 from placer.errors import InvalidValueError
 
-FLOWS = (optimize, profile, group, train, evaluate)
+FLOWS = (optimize, profile, group, train, evaluate, fidelity, measure_fidelity)
 
 
 def serve_flows() -> None:

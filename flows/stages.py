@@ -33,6 +33,7 @@ PROFILE = "profile"
 GROUP = "group"
 TRAIN = "train"
 EVALUATE = "evaluate"
+FIDELITY = "fidelity"
 
 PROFILE_FILE = "profile.json"
 GROUPING_FILE = "grouping.json"
@@ -40,6 +41,7 @@ STEP_FOLDER = "step"
 EVALUATION_FILE = "evaluation.json"
 PLACEMENT_FILE = "placement.json"
 REPORT_FILE = "report.html"
+FIDELITY_FILE = "fidelity.json"
 
 _log = logging.getLogger(__name__)
 

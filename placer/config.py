@@ -13,6 +13,7 @@ from placer.group_ops import GroupingConfig
 
 WorkloadName = Literal["rnnlm", "nmt", "inception_v3"]
 WorkloadSize = Literal["small", "paper"]
+TrainingEnvironment = Literal["simulated", "real", "staged"]
 
 LOCAL = "local"
 """The topology of this very machine: measured, not described."""
@@ -92,10 +93,55 @@ class PolicySettings(Settings):
     jit_compile: bool = Field(True, description="Compile with XLA: some seconds once, then faster")
 
 
+class MeasurementSettings(Settings):
+    """How a placement is timed on the real devices, by default while the policy is trained.
+
+    A policy needs less of each placement than an evaluation does: the noise of single
+    measurements averages out over the batches that it learns from.
+    """
+
+    max_timed_steps: int = Field(
+        10, ge=6, le=10_000, description="Timed steps of a placement at most"
+    )
+    relative_half_width: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Fewer steps suffice once the step time is known to this share of itself",
+    )
+    budget_s: float = Field(
+        10.0, gt=0, le=86_400, description="Or once the timed steps took so many seconds"
+    )
+    timeout_factor: float = Field(
+        10.0,
+        gt=1,
+        le=1000,
+        description="A step is given up once it takes this many times the fastest one seen",
+    )
+
+
 class TrainSettings(Settings):
     """How the policy is trained."""
 
-    trials: int = Field(2000, ge=1, le=10_000_000, description="Placements to sample and measure")
+    environment: TrainingEnvironment = Field(
+        "simulated",
+        description="Where sampled placements are measured: 'simulated', milliseconds each;"
+        " 'real', on this machine's devices as in the paper, seconds to minutes each;"
+        " 'staged', first in the simulation, then on the real devices",
+    )
+    trials: int = Field(
+        2000,
+        ge=1,
+        le=10_000_000,
+        description="Placements to sample and measure; of a staged training those in the"
+        " simulation, rounded up to whole batches",
+    )
+    real_trials: int = Field(
+        64,
+        ge=1,
+        le=1_000_000,
+        description="Staged only: placements to measure on the real devices after that",
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="All randomness derives from it")
     batch_size: int = Field(16, ge=1, le=4096, description="Placements for each policy update")
     baseline_decay: float = Field(
@@ -112,8 +158,26 @@ class TrainSettings(Settings):
         ge=0,
         description="Updates after which failed placements teach nothing (the authors': 1,000)",
     )
+    measurement: MeasurementSettings = MeasurementSettings()
     checkpoint_every: int = Field(25, ge=1, description="Updates between checkpoints")
     policy: PolicySettings = PolicySettings()
+
+    @property
+    def simulated_trials(self) -> int:
+        """Trials measured in the simulation.
+
+        In a staged training they fill whole batches: an update learns from one environment.
+        """
+        if self.environment == "staged":
+            return -(-self.trials // self.batch_size) * self.batch_size
+        return self.trials if self.environment == "simulated" else 0
+
+    @property
+    def total_trials(self) -> int:
+        """Trials measured in all."""
+        if self.environment == "staged":
+            return self.simulated_trials + self.real_trials
+        return self.trials
 
 
 class EvaluateSettings(Settings):
@@ -121,6 +185,26 @@ class EvaluateSettings(Settings):
 
     num_learned: int = Field(3, ge=0, le=100, description="Learned placements to judge at most")
     rounds: int = Field(15, ge=3, le=10_000, description="Timed steps of each placement")
+
+
+class FidelitySettings(Settings):
+    """How the simulation is compared with the real devices."""
+
+    count: int = Field(
+        30, ge=1, le=10_000, description="Placements to measure, from one device to random ones"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="Of the placements and of their order")
+    measurement: MeasurementSettings = MeasurementSettings(
+        max_timed_steps=20, relative_half_width=0.02, budget_s=20.0
+    )
+
+
+class MeasureFidelitySettings(Settings):
+    """All stages, from a graph to the fidelity of its simulation."""
+
+    profile: ProfileSettings = ProfileSettings()
+    group: GroupSettings = GroupSettings()
+    fidelity: FidelitySettings = FidelitySettings()
 
 
 class OptimizeSettings(Settings):

@@ -82,13 +82,22 @@ class Device:
 class Link:
     """A one-way channel that carries one tensor at a time.
 
+    Without loads a transfer costs the devices at its ends nothing, as where a copy engine
+    moves the bytes. Where the device's own core moves them, as between workers that are
+    pinned to a core each, a transfer slows down what computes there.
+
     Attributes:
         bandwidth_bytes_per_s: Bytes moved per second once a transfer began.
         latency_s: Seconds before the first byte arrives.
+        source_load: Share of the sending device's time that a running transfer takes, from
+            0 to 1, in whole thousandths.
+        destination_load: The same share of the receiving device's time.
     """
 
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
+    source_load: float = 0.0
+    destination_load: float = 0.0
 
     def __post_init__(self) -> None:
         _check_positive("link: bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
@@ -96,6 +105,11 @@ class Link:
             raise InvalidValueError(
                 f"link: latency_s must be finite and not negative, got {self.latency_s}"
             )
+        for field in ("source_load", "destination_load"):
+            load = getattr(self, field)
+            if not 0 <= load <= 1:
+                raise InvalidValueError(f"link: {field} must be between 0 and 1, got {load}")
+            object.__setattr__(self, field, round(float(load), 3))
         # Equal links have equal fingerprints, however their numbers were written.
         object.__setattr__(self, "bandwidth_bytes_per_s", float(self.bandwidth_bytes_per_s))
         object.__setattr__(self, "latency_s", float(self.latency_s))
@@ -168,10 +182,7 @@ class DeviceTopology:
     @functools.cached_property
     def latency_s(self) -> FloatArray:
         """Latency from row to column, ``[D, D]``; zero on the diagonal."""
-        matrix = np.zeros((self.num_devices, self.num_devices))
-        for pair, link in self.links.items():
-            matrix[pair] = link.latency_s
-        return matrix
+        return self._matrix({pair: link.latency_s for pair, link in self.links.items()})
 
     @functools.cached_property
     def bandwidth_bytes_per_s(self) -> FloatArray:
@@ -179,6 +190,22 @@ class DeviceTopology:
         matrix = np.full((self.num_devices, self.num_devices), np.inf)
         for pair, link in self.links.items():
             matrix[pair] = link.bandwidth_bytes_per_s
+        return matrix
+
+    @functools.cached_property
+    def source_load(self) -> FloatArray:
+        """Load on the row's device of a transfer to the column's, ``[D, D]``."""
+        return self._matrix({pair: link.source_load for pair, link in self.links.items()})
+
+    @functools.cached_property
+    def destination_load(self) -> FloatArray:
+        """Load on the column's device of a transfer from the row's, ``[D, D]``."""
+        return self._matrix({pair: link.destination_load for pair, link in self.links.items()})
+
+    def _matrix(self, values: Mapping[tuple[int, int], float]) -> FloatArray:
+        matrix = np.zeros((self.num_devices, self.num_devices))
+        for pair, value in values.items():
+            matrix[pair] = value
         return matrix
 
     @functools.cached_property

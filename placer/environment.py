@@ -9,6 +9,9 @@ from typing import Protocol
 from placer.errors import InvalidValueError
 from placer.placement import Placement
 
+REAL = "real"
+"""The name of the environment that measures on the real devices."""
+
 
 class Outcome(enum.StrEnum):
     """How the measurement of a placement ended."""

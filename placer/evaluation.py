@@ -3,6 +3,11 @@
 Every heuristic and the best learned placements are judged by the same environments. A
 placement that several methods found is judged once and credited to the simplest of
 them: heuristics come before the policy.
+
+A speed-up that was measured comes with its interval of 95 %, from the rounds that both
+placements were timed in. Where it includes 1, there is no win to speak of. The winner was
+chosen from these very rounds, so that its interval leans to its own side, the more so the more
+candidates there were.
 """
 
 import dataclasses
@@ -12,10 +17,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from placer.environment import Environment, Measurement, Outcome
+from placer.environment import REAL, Environment, Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.grouping import Grouping
 from placer.placement import Placement
+from placer.statistics import ratio_interval, samples_needed
 from placer.trials import Trial
 
 SINGLE_DEVICE = "single "
@@ -92,19 +98,18 @@ class Evaluation:
             )
         return best
 
-    def reference_step_time_s(self, prefix: str) -> float | None:
-        """Return the least step time among the methods whose name begins so, if any ran."""
-        times = [
-            result.decisive.step_time_s
+    def reference(self, prefix: str) -> Result | None:
+        """Return the fastest result among the methods whose name begins so, if any ran."""
+        ran = [
+            result
             for result in self.results
             if result.candidate.method.startswith(prefix) and result.decisive.step_time_s
         ]
-        return min(times, default=None)
+        return min(ran, key=_rank, default=None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary a result, for tables and files."""
-        single = self.reference_step_time_s(SINGLE_DEVICE)
-        expert = self.reference_step_time_s(EXPERT)
+        single, expert = self.reference(SINGLE_DEVICE), self.reference(EXPERT)
         return [_row(result, single=single, expert=expert) for result in self.results]
 
 
@@ -117,6 +122,9 @@ def candidates(
 ) -> list[Candidate]:
     """Return the heuristics and the best distinct learned placements, each placement once.
 
+    Trials measured on the real devices come before simulated ones, and what failed there is no
+    candidate, however fast a simulation thinks it is.
+
     Args:
         heuristics: Actions by method, ``[G]`` each.
         trials: Measured trials of a training.
@@ -128,7 +136,7 @@ def candidates(
         candidate = _candidate(method, actions.tolist(), grouping)
         chosen.setdefault(candidate.placement, candidate)
     limit = len(chosen) + num_learned
-    for trial in sorted(_runnable(trials), key=_step_time_s):
+    for trial in sorted(_runnable(trials), key=_trust_then_step_time):
         if len(chosen) == limit:
             break
         candidate = _candidate(f"policy (trial {trial.number})", trial.device_of_group, grouping)
@@ -167,12 +175,23 @@ def _candidate(method: str, actions: Sequence[int], grouping: Grouping) -> Candi
 
 
 def _runnable(trials: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.measurement and trial.measurement.step_time_s]
+    really = [trial for trial in trials if trial.environment == REAL and trial.measurement]
+    ran = {trial.device_of_group for trial in really if _step_time_s(trial) < np.inf}
+    failed = {trial.device_of_group for trial in really} - ran
+    return [
+        trial
+        for trial in trials
+        if _step_time_s(trial) < np.inf and trial.device_of_group not in failed
+    ]
 
 
-def _step_time_s(trial: Trial) -> tuple[float, int]:
+def _trust_then_step_time(trial: Trial) -> tuple[bool, float, int]:
+    return (trial.environment != REAL, _step_time_s(trial), trial.number)
+
+
+def _step_time_s(trial: Trial) -> float:
     time_s = trial.measurement.step_time_s if trial.measurement else None
-    return (np.inf if time_s is None else time_s, trial.number)
+    return np.inf if time_s is None else time_s
 
 
 def _rank(result: Result) -> tuple[bool, float]:
@@ -181,9 +200,8 @@ def _rank(result: Result) -> tuple[bool, float]:
     return (time_s is None, np.inf if time_s is None else time_s)
 
 
-def _row(result: Result, *, single: float | None, expert: float | None) -> dict[str, Any]:
+def _row(result: Result, *, single: Result | None, expert: Result | None) -> dict[str, Any]:
     decisive = result.decisive
-    time_s = decisive.step_time_s
     quartiles = np.quantile(decisive.samples_s, [0.25, 0.75]) if decisive.samples_s else None
     return {
         "method": result.candidate.method,
@@ -191,9 +209,28 @@ def _row(result: Result, *, single: float | None, expert: float | None) -> dict[
         "makespan_s": result.predicted.step_time_s,
         "step_time_s": None if result.measured is None else result.measured.step_time_s,
         "spread_s": None if quartiles is None else float(quartiles[1] - quartiles[0]),
-        "speedup_over_single": single / time_s if single and time_s else None,
-        "speedup_over_expert": expert / time_s if expert and time_s else None,
+        "speedup_over_single": _speedup(result, single),
+        "speedup_over_single_interval": _speedup_interval(result, single),
+        "speedup_over_expert": _speedup(result, expert),
+        "speedup_over_expert_interval": _speedup_interval(result, expert),
         "peak_memory_bytes": list(result.predicted.peak_memory_bytes),
         "detail": decisive.detail,
         "placement": result.candidate.placement.fingerprint,
     }
+
+
+def _speedup(result: Result, reference: Result | None) -> float | None:
+    time_s = result.decisive.step_time_s
+    reference_s = None if reference is None else reference.decisive.step_time_s
+    return reference_s / time_s if reference_s and time_s else None
+
+
+def _speedup_interval(result: Result, reference: Result | None) -> list[float] | None:
+    """Return low and high, if both were timed in the same rounds, and in enough of them."""
+    if reference is None or reference.measured is None or result.measured is None:
+        return None
+    samples_s, reference_s = result.measured.samples_s, reference.measured.samples_s
+    if len(samples_s) != len(reference_s) or len(samples_s) < samples_needed():
+        return None
+    interval = ratio_interval(reference_s, samples_s)
+    return [interval.low, interval.high]

@@ -10,6 +10,11 @@ Numbers are chosen so that a tie falls to the lower one: ops are numbered by top
 index, tensors by producer and then by tensor index, transfers by tensor. Only the
 simulator knows the caller's numbers.
 
+A transfer may load the devices at its ends: the op that runs there then progresses at a
+*rate* below ``FULL_RATE``. Its work is counted in picoseconds times rate, so that it is a whole
+number however often the rate changes, and it is done at the first picosecond at which no work
+is left.
+
 Time is counted in whole picoseconds. Times that are equal on paper are then equal here,
 however they were summed, and ties are settled by the rule instead of by rounding.
 
@@ -38,6 +43,8 @@ Int64Array = npt.NDArray[np.int64]
 
 PS_PER_S = 1e12
 NEVER_PS = 2**63 - 1
+FULL_RATE = 1000
+"""Of an op on a device that no transfer loads; loads are whole thousandths of it."""
 
 OP = np.dtype(
     [
@@ -45,7 +52,7 @@ OP = np.dtype(
         ("first_input", np.int32),  # in ``inputs``
         ("memory_bytes", np.int64),  # for the whole step
         ("output_bytes", np.int64),  # of all its tensors
-        ("compute_ps", np.int64),  # on its device
+        ("compute_ps", np.int64),  # on its device; once it is done, as long as it took
         ("start_ps", np.int64),
         ("device", np.int32),
         ("waiting", np.int32),  # inputs that are not yet on its device
@@ -76,6 +83,11 @@ CHANNEL = np.dtype(
         ("destination", np.int32),
         ("latency_s", np.float64),
         ("bandwidth_bytes_per_s", np.float64),
+        ("source_load", np.int32),  # of a link, in units of 1 / FULL_RATE
+        ("destination_load", np.int32),
+        ("rate", np.int32),  # of a device: FULL_RATE less its loads; may be below zero
+        ("work_left", np.int64),  # of the op it serves, when the rate last changed
+        ("rate_since_ps", np.int64),
         ("done_ps", np.int64),  # when it will have served what it serves
         ("served", np.int32),  # an op or transfer, or -1
         ("is_active", np.int32),  # it serves something, or its queue is not empty
@@ -200,6 +212,7 @@ def _plan(run: Run, device_of_op: Int32Array) -> None:
         channel.head = channel.tail = channel.heap = start
         channel.num_late = channel.is_active = 0
         channel.served = -1
+        channel.rate = FULL_RATE
         start += length
 
 
@@ -253,9 +266,11 @@ def _apply_completions(run: Run, now_ps: int, instant: int) -> None:
         if channel.served < 0 or channel.done_ps > now_ps:
             continue
         if channel.source == channel.destination:
+            run.ops[channel.served].compute_ps = now_ps - run.ops[channel.served].start_ps
             _finish_op(run, channel.served, channel.source, instant)
         else:
             tensor = run.transfers[channel.served].tensor
+            _change_loads(run, channel, -1, now_ps)
             _release(run, tensor, channel.source)
             _deliver(run, tensor, channel.destination, instant)
         channel.served = -1
@@ -297,7 +312,11 @@ def _deliver(run: Run, tensor: int, device: int, instant: int) -> None:
 
 @_inlined
 def _start_work(run: Run, now_ps: int) -> int:
-    """Let every idle channel take the first of its queue; return when the next one is done."""
+    """Let every idle channel take the first of its queue; return when the next one is done.
+
+    A transfer that starts may delay the end of an op that was looked at before it: time then
+    moves to where nothing ends, which changes nothing.
+    """
     next_ps = NEVER_PS
     at = 1
     while at <= run.active[0]:
@@ -306,11 +325,16 @@ def _start_work(run: Run, now_ps: int) -> int:
             number = channel.served = _dequeue(run, channel)
             if channel.source == channel.destination:
                 run.ops[number].start_ps = now_ps
+                channel.work_left = run.ops[number].compute_ps * FULL_RATE
+                channel.rate_since_ps = now_ps
                 channel.done_ps = now_ps + run.ops[number].compute_ps
+                if channel.rate != FULL_RATE:
+                    channel.done_ps = _done_ps(channel)
                 run.resident_bytes[channel.source] += run.ops[number].output_bytes
             else:
                 run.transfers[number].start_ps = now_ps
                 channel.done_ps = now_ps + run.transfers[number].duration_ps
+                _change_loads(run, channel, 1, now_ps)
                 run.resident_bytes[channel.destination] += run.transfers[number].size_bytes
         if channel.served < 0:
             channel.is_active = 0
@@ -320,6 +344,39 @@ def _start_work(run: Run, now_ps: int) -> int:
             next_ps = min(next_ps, channel.done_ps)
             at += 1
     return next_ps
+
+
+@_inlined
+def _change_loads(run: Run, link: Any, sign: int, now_ps: int) -> None:
+    """Add what a transfer takes of the devices at its ends, or give it back."""
+    num_devices = run.resident_bytes.size
+    if link.source_load:
+        device = run.channels[link.source * (num_devices + 1)]
+        _change_rate(device, -sign * link.source_load, now_ps)
+    if link.destination_load:
+        device = run.channels[link.destination * (num_devices + 1)]
+        _change_rate(device, -sign * link.destination_load, now_ps)
+
+
+@_inlined
+def _change_rate(device: Any, change: int, now_ps: int) -> None:
+    """Let the op that the device serves, if any, go on at another rate."""
+    device.work_left -= (now_ps - device.rate_since_ps) * max(device.rate, 0)
+    device.rate_since_ps = now_ps
+    device.rate += change
+    device.done_ps = _done_ps(device)
+
+
+@_inlined
+def _done_ps(device: Any) -> int:
+    """Return when the work that is left will be done at the present rate."""
+    if device.work_left <= 0:
+        done_ps = device.rate_since_ps
+    elif device.rate <= 0:
+        done_ps = NEVER_PS
+    else:
+        done_ps = device.rate_since_ps + (device.work_left + device.rate - 1) // device.rate
+    return done_ps
 
 
 @_inlined

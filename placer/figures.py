@@ -1,10 +1,10 @@
-"""Figures of a training and of an evaluation, all with one look.
+"""Figures of a training, of an evaluation and of experiments, all with one look.
 
 Colours are Okabe and Ito's, which people with any colour vision can tell apart; axes carry
 units; text stays legible at thumbnail size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,93 @@ def device_load(device_names: Sequence[str], busy_s: dict[str, FloatArray]) -> F
     return figure
 
 
+def fidelity_scatter(
+    rows: Sequence[Mapping[str, Any]], *, error: float | None, spearman: float | None
+) -> Figure:
+    """Draw measured against predicted step times, a dot a placement, coloured by its kind.
+
+    The diagonal is where both agree, in a band of ±10 %. Axes are logarithmic where the
+    slowest placement takes more than four times as long as the fastest.
+
+    Args:
+        rows: As ``Fidelity.document`` has them; those that did not run are left out.
+        error: Median absolute percentage error, as a fraction; None if not defined.
+        spearman: Rank correlation; None if not defined.
+    """
+    judged = [row for row in rows if row["error"] is not None]
+    times_s = np.array([[row["predicted_s"], row["measured_s"]] for row in judged])
+    unit, factor = _time_unit(times_s)
+    figure, axes = _canvas(height=6.0)
+    if judged:
+        _draw_diagonal(axes, times_s * factor)
+    for colour, kind in zip(COLOURS, dict.fromkeys(row["kind"] for row in judged), strict=False):
+        of_kind = np.array([row["kind"] == kind for row in judged])
+        predicted, measured = times_s[of_kind].T * factor
+        ends = [row["interval_s"] or [row["measured_s"]] * 2 for row in judged]
+        low, high = np.array(ends)[of_kind].T * factor
+        bars = np.maximum([measured - low, high - measured], 0)
+        axes.errorbar(
+            predicted, measured, yerr=bars, fmt="o", color=colour, ms=7, mec="white", mew=0.8,
+            capsize=2.5, elinewidth=1.2, label=kind,
+        )  # fmt: skip
+    figures = [
+        f"median error {error:.1%}" if error is not None else "",
+        f"rank correlation {spearman:.3f}" if spearman is not None else "",
+    ]
+    title = f"{len(judged)} placements: {', '.join(filter(None, figures)) or 'nothing to judge'}"
+    axes.set(xlabel=f"simulated ({unit})", ylabel=f"measured ({unit})", title=title)
+    if judged:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=10)
+    return figure
+
+
+def loss_curves(
+    losses: Mapping[str, FloatArray], step_times_s: Mapping[str, FloatArray], *, target_loss: float
+) -> Figure:
+    """Draw the loss of the same training on several placements against time and steps.
+
+    Args:
+        losses: After each step, by placement, ``[T]``.
+        step_times_s: Seconds of each step, by placement, ``[T]``.
+        target_loss: What the trainings are to reach: a horizontal line.
+    """
+    figure = Figure(figsize=(11, 4.5), dpi=120, layout="constrained")
+    by_time, by_step = figure.subplots(1, 2, sharey=True)
+    wall_s = {name: np.cumsum(times_s) for name, times_s in step_times_s.items()}
+    unit, factor = ("min", 1 / 60) if max(each[-1] for each in wall_s.values()) > 300 else ("s", 1)
+    # Curves that coincide are to be seen, all of them: the later ones are thinner.
+    widths = np.linspace(5.0, 1.8, max(2, len(losses)))
+    for colour, width, (name, values) in zip(COLOURS, widths, losses.items(), strict=False):
+        by_time.plot(wall_s[name] * factor, values, color=colour, lw=2.2, label=name)
+        by_step.plot(np.arange(1, len(values) + 1), values, color=colour, lw=width)
+    for axes in (by_time, by_step):
+        _style(axes)
+        axes.axhline(target_loss, color=_GREY, ls="--", lw=1.5)
+    by_time.lines[-1].set_label(f"target {target_loss:g}")
+    by_time.set(xlabel=f"time in steps ({unit})", ylabel="loss (nat)", title="By time")
+    by_step.set(xlabel="step", title="By step")
+    figure.legend(loc="outside lower center", frameon=False, fontsize=10, ncols=4)
+    return figure
+
+
+def _draw_diagonal(axes: Axes, times: FloatArray) -> None:
+    low, high = 0.85 * times.min(), 1.15 * times.max()
+    if times.max() > 4 * times.min():
+        axes.set(xscale="log", yscale="log")
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+    ends = np.array([low, high])
+    axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=_GREY, alpha=0.15, lw=0, label="±10 %")
+    axes.plot(ends, ends, color=_GREY, lw=1.2, label="equal")
+
+
 def _canvas(*, height: float = 4.5) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(8, max(height, 2.4)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="both", color="#e6e6e6", lw=0.8)
     axes.set_axisbelow(True)
@@ -110,7 +194,6 @@ def _canvas(*, height: float = 4.5) -> tuple[Figure, Axes]:
     axes.title.set_fontsize(14)
     axes.xaxis.label.set_fontsize(12)
     axes.yaxis.label.set_fontsize(12)
-    return figure, axes
 
 
 def _step_time_or_nan(trial: Trial) -> float:

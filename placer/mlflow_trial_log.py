@@ -22,6 +22,7 @@ import pyarrow as pa
 from placer.checkpoint_files import checkpoint_name, decode_checkpoint, encode_checkpoint
 from placer.errors import FileFormatError, InvalidValueError, MissingFileError
 from placer.mlflow_store import OpenRun, Point, Store, now
+from placer.ranking import fastest, step_time_s
 from placer.tracking_names import (
     BEST_STEP_TIME,
     CHECKPOINT,
@@ -85,7 +86,7 @@ class MLflowTrialLog:
             self._curves.send()
 
     def append(self, trials: Sequence[Trial], metrics: Mapping[str, float]) -> None:
-        """Keep the measured trials of one update and the metrics of that update.
+        """Keep measured trials of one update, and the metrics of an update that they end.
 
         Trials that are already kept are left as they are. A metric that is infinite or not
         a number is not kept.
@@ -182,7 +183,7 @@ class _Curves:
         self._run = run
         self._num_logged = num_logged  # as the store has it: their points are not sent again
         self._num_trials = 0
-        self._best_s = math.inf
+        self._best: Trial | None = None
         self._points: list[Point] = []
         self._sent_at_s = time.monotonic()
 
@@ -190,12 +191,10 @@ class _Curves:
         """Add the points of trials, by number, and of the updates that they end."""
         points: list[tuple[Trial, str, float, int]] = []
         for trial in trials:
-            step_time_s = None if trial.measurement is None else trial.measurement.step_time_s
-            if step_time_s is not None:
-                self._best_s = min(self._best_s, step_time_s)
-                points.append((trial, STEP_TIME, step_time_s, trial.number))
-            if math.isfinite(self._best_s):
-                points.append((trial, BEST_STEP_TIME, self._best_s, trial.number))
+            self._best = fastest([self._best, trial])
+            for name, one in ((STEP_TIME, trial), (BEST_STEP_TIME, self._best)):
+                if (time_s := step_time_s(one)) is not None:
+                    points.append((trial, name, time_s, trial.number))
         last_of_update = {trial.update: trial for trial in trials}
         for update, metrics in updates.items():
             trial = last_of_update[update]

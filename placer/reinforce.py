@@ -4,11 +4,17 @@ The trainer owns no environment and no clock: it proposes a batch of trials, is 
 measurements, and updates its policy once. Trial n belongs to update n // batch_size, and
 its draws depend on the seed and n alone. So asking again before telling, or after
 restoring a checkpoint, gives the same trials.
+
+An update learns from trials of one environment. When the next batch comes from another one,
+its step times are of another kind, a prediction or a measurement, and what was an average
+reward is none any more: the baseline starts anew from the mean of that batch. It does not
+start at the failing signal again, because the policy is no beginner any more, and a baseline
+far below all rewards would praise whatever is sampled.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +25,7 @@ from placer.graph import FloatArray
 from placer.policy import Policy
 from placer.policy_gradient import advantages_of, moving_baseline, rewards_of
 from placer.profile import Profile
+from placer.ranking import fastest, step_time_s
 from placer.trials import Checkpoint, Trial
 
 
@@ -67,20 +74,11 @@ def failing_step_time_s(profile: Profile) -> float:
     A placement slower than that is worse than useless, and the reward of a failure stays
     within reach of the rewards of the others: a constant such as 100 s would dwarf them on
     a graph that steps in a millisecond.
+
+    It serves measurements as well as makespans: the times of a traced profile add up to the
+    measured step time of one device.
     """
     return 2 * max(float(profile.compute_time_s.sum(axis=0).max()), 1e-9)
-
-
-def fastest(trials: Iterable[Trial | None]) -> Trial | None:
-    """Return the trial of the shortest step time, the first of equals; None if none ran."""
-    ran = [
-        (trial.measurement.step_time_s, trial.number, trial)
-        for trial in trials
-        if trial is not None
-        and trial.measurement is not None
-        and trial.measurement.step_time_s is not None
-    ]
-    return min(ran, key=lambda entry: entry[:2])[2] if ran else None
 
 
 class ReinforceTrainer:
@@ -90,7 +88,7 @@ class ReinforceTrainer:
         policy: What is trained.
         config: How.
         update: Number of updates made.
-        best: The fastest trial told so far; None if none ran.
+        best: The best trial told so far, see ``placer.ranking``; None if none ran.
     """
 
     def __init__(self, policy: Policy, config: ReinforceConfig) -> None:
@@ -101,6 +99,7 @@ class ReinforceTrainer:
         self._baseline: float | None = None
         if config.start_from_failing:
             self._baseline = -math.sqrt(config.failing_step_time_s)
+        self._environment: str | None = None
         self._asked: list[Trial] | None = None
 
     @property
@@ -133,10 +132,13 @@ class ReinforceTrainer:
 
         Raises:
             InvalidValueError: If these are not the trials that ``ask`` returns, in order,
-                or one has no measurement.
+                one has no measurement, or they are of several environments.
         """
         measurements = self._checked(trials)
-        rewards = rewards_of(measurements, self.config.failing_step_time_s)
+        if self._environment not in (None, trials[0].environment):
+            self._baseline = None
+        self._environment = trials[0].environment
+        rewards = rewards_of(measurements, self._failing_step_time_s(trials))
         failed = np.array([found.outcome is not Outcome.OK for found in measurements])
         # Once the policy can be expected to know what runs, failures only add noise.
         counted = ~failed | (self.update < self.config.runnable_only_after)
@@ -156,6 +158,11 @@ class ReinforceTrainer:
             **metrics,
         }
 
+    def _failing_step_time_s(self, trials: Sequence[Trial]) -> float:
+        # What ran, however slowly, must not look worse than what did not run beside it.
+        ran_s = [time_s for trial in trials if (time_s := step_time_s(trial)) is not None]
+        return max([self.config.failing_step_time_s, *ran_s])
+
     def _baseline_for(self, rewards: FloatArray) -> float:
         if self._baseline is not None:
             return self._baseline
@@ -173,6 +180,11 @@ class ReinforceTrainer:
             if trial.measurement is None:
                 raise InvalidValueError(f"trial {trial.number} has no measurement")
             measurements.append(trial.measurement)
+        environments = sorted({trial.environment for trial in trials})
+        if len(environments) > 1:
+            raise InvalidValueError(
+                f"an update learns from one environment, got trials of {environments}"
+            )
         return measurements
 
     def checkpoint(self) -> Checkpoint:
@@ -184,6 +196,7 @@ class ReinforceTrainer:
             scalars={
                 "config": dataclasses.asdict(self.config),
                 "baseline": self._baseline,
+                "environment": self._environment,
                 "best": None if self.best is None else dataclasses.asdict(self.best),
             },
         )
@@ -204,6 +217,7 @@ class ReinforceTrainer:
         self.update = checkpoint.update
         self.best = _trial_from_json(checkpoint.scalars["best"])
         self._baseline = checkpoint.scalars["baseline"]
+        self._environment = checkpoint.scalars["environment"]
         self._asked = None
 
 

@@ -51,12 +51,13 @@ class Report:
             measured=any(row["step_time_s"] is not None for row in self.rows),
             images={caption: _image(figure) for caption, figure in self.figures.items()},
             seconds=seconds,
+            speedup=speedup,
             gibibytes=gibibytes,
         )
 
 
 def answer(graph: str, topology: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in one sentence which placement won, and by how much.
+    """Return in one sentence which placement won, by how much, and how sure that is.
 
     Args:
         graph: How people call the graph.
@@ -71,15 +72,37 @@ def answer(graph: str, topology: str, rows: Sequence[Mapping[str, Any]]) -> str:
     subject = f"{graph} on {topology}: {seconds(time_s)} a step ({verb}), found by {method}"
     if method.startswith(SINGLE_DEVICE):
         return f"{subject}; nothing tried beats one device."
-    gains = [
-        f"{best[key]:.2f} × as fast as {name}"
-        for key, name in (
-            ("speedup_over_single", "the best single device"),
-            ("speedup_over_expert", f"the {EXPERT}"),
-        )
-        if best[key] is not None and not (name.endswith(EXPERT) and method == EXPERT)
-    ]
-    return f"{subject}" + (f"; {' and '.join(gains)}." if gains else ".")
+    single = _gain(best, "speedup_over_single", "the best single device")
+    interval = best.get("speedup_over_single_interval")
+    if interval is not None and interval[0] <= 1:
+        return f"{subject}; no measurable win: {single}."
+    expert = "" if method == EXPERT else _gain(best, "speedup_over_expert", f"the {EXPERT}")
+    gains = [gain for gain in (single, expert) if gain]
+    return subject + (f"; {' and '.join(gains)}." if gains else ".")
+
+
+def speedup(row: Mapping[str, Any], key: str) -> str:
+    """Return a speed-up for a table, as ``1.21 (1.15–1.28)`` where its interval is known.
+
+    Args:
+        row: As ``Evaluation.rows`` returns it.
+        key: ``speedup_over_single`` or ``speedup_over_expert``.
+    """
+    if row[key] is None:
+        return "–"
+    interval = row.get(f"{key}_interval")
+    if interval is None:
+        return f"{row[key]:.3f}"
+    return f"{row[key]:.2f} ({interval[0]:.2f}–{interval[1]:.2f})"
+
+
+def _gain(row: Mapping[str, Any], key: str, over: str) -> str:
+    if row[key] is None:
+        return ""
+    gain = f"{row[key]:.2f} × as fast as {over}"
+    if interval := row.get(f"{key}_interval"):
+        gain += f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})"
+    return gain
 
 
 def seconds(time_s: float | None) -> str:

@@ -7,6 +7,12 @@ many those are, for ``latency_s + size_bytes / bandwidth_bytes_per_s``; links se
 come, first served by the time the producer finished, ties by the producer's topological index
 and then by the tensor's index. An op is ready when all its inputs are on its device.
 
+A link may load the devices at its ends while it carries a tensor (``source_load``,
+``destination_load``; zero unless a topology says otherwise). An op progresses by the share of
+its device's time that no running transfer takes, and not at all if they take everything;
+it is done at the first whole picosecond at which its compute time was progressed. Transfers
+take as long as ever.
+
 At equal times all completions are applied first, then idle devices and links take new
 work. Work of no duration completes at the time it starts: the two steps are then repeated
 at that time, and in each such round a device or link takes one op or transfer.
@@ -71,7 +77,7 @@ class Schedule:
         start_s: Of each op, ``[N]``.
         end_s: Of each op, ``[N]``.
         transfers: By start, then end, source, destination and tensor.
-        busy_s: Time that each device spends computing, ``[D]``.
+        busy_s: Time that each device spends with an op, slowed down or not, ``[D]``.
         peak_memory_bytes: Of each device, ``[D]``.
         out_of_memory_device: The first device whose peak is above its memory, or None.
     """
@@ -361,6 +367,8 @@ def _channels(topology: DeviceTopology) -> event_loop.Records:
     channels["source"], channels["destination"] = divmod(numbers, topology.num_devices)
     channels["latency_s"] = topology.latency_s.ravel()
     channels["bandwidth_bytes_per_s"] = topology.bandwidth_bytes_per_s.ravel()
+    for end in ("source_load", "destination_load"):
+        channels[end] = np.rint(getattr(topology, end).ravel() * event_loop.FULL_RATE)
     return channels
 
 
@@ -389,4 +397,12 @@ def _check_sums(profile: Profile) -> None:
         raise InvalidValueError(
             f"compute and transfer times must sum to at most {_MAX_TIME_PS / PS_PER_S:.0f} s,"
             f" got {total_s:.6g} s"
+        )
+    # The work of an op that is slowed down is counted in thousandths of picoseconds.
+    longest_s = float(profile.compute_time_s.max(initial=0.0))
+    has_loads = profile.topology.source_load.any() or profile.topology.destination_load.any()
+    if has_loads and longest_s * PS_PER_S * event_loop.FULL_RATE > _MAX_TIME_PS:
+        raise InvalidValueError(
+            f"where links load devices, an op must take at most"
+            f" {_MAX_TIME_PS / PS_PER_S / event_loop.FULL_RATE:.0f} s, got {longest_s:.6g} s"
         )

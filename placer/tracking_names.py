@@ -15,14 +15,22 @@ UPDATE_PREFIX = "update/"
 """Before the name of each metric that a trainer returns for an update."""
 
 METRICS: Mapping[str, str] = {
-    STEP_TIME: "step time of a trial that ran",
-    BEST_STEP_TIME: "smallest step time of this and all earlier trials",
+    STEP_TIME: "step time of a trial that ran, simulated or measured",
+    BEST_STEP_TIME: "smallest step time so far, of real trials as soon as one ran",
     "update/reward_mean": "mean reward of the update's trials",
     "update/baseline": "what the rewards were compared with",
     "update/invalid_share": "share of the update's trials that could not run",
     "update/entropy": "mean entropy of the policy's choices",
     "update/gradient_norm": "norm of the gradient before clipping",
     "update/loss": "the surrogate loss that was differentiated",
+}
+
+FIDELITY_ERROR = "fidelity/median_absolute_percentage_error"
+FIDELITY_SPEARMAN = "fidelity/spearman"
+
+FIDELITY_METRICS: Mapping[str, str] = {
+    FIDELITY_ERROR: "median of |simulated - measured| / measured over placements",
+    FIDELITY_SPEARMAN: "rank correlation of simulated with measured step times",
 }
 
 STAGE = "placer.stage"
@@ -44,7 +52,7 @@ TRAINING_RUN = "placer.training_run"
 METHOD = "placer.method"
 
 TAGS: Mapping[str, str] = {
-    STAGE: "which stage the run is: profile, group, train or evaluate",
+    STAGE: "which stage the run is: profile, group, train, evaluate or fidelity",
     KEY: "fingerprint of everything the stage's result depends on",
     HOST: "host of the process that worked on the run last",
     PID: "its process id",

@@ -8,19 +8,28 @@ An update is made from a full batch. If the number of trials wanted ends inside 
 the rest of that batch is left for later: its first trials are measured and logged, and
 their update is made when the training is continued. So 100 trials and then 100 more
 are the same 200 trials as 200 at once.
+
+A placement takes milliseconds to simulate and up to a minute to run. So the trials of a batch
+may be measured and kept one at a time: a kill then loses one measurement, not a batch of them.
+
+A training may go on in another environment, such as the real devices after the simulation:
+call ``train`` again, with more trials and the same log. The part before must end with a whole
+batch, because a trainer learns from one environment at a time.
 """
 
 import dataclasses
+import functools
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from placer.environment import Environment, Outcome
 from placer.errors import InvalidValueError
 from placer.grouping import Grouping
 from placer.placement import Placement
-from placer.reinforce import check_same_proposal, fastest
+from placer.ranking import fastest, step_time_s
+from placer.reinforce import check_same_proposal
 from placer.trials import Checkpoint, Trial, TrialLog
 
 logger = logging.getLogger(__name__)
@@ -57,10 +66,10 @@ class Progress:
     Attributes:
         num_trials: Trials in the log.
         update: Updates made.
-        best: The fastest trial so far; None if none ran.
+        best: The best trial so far, see ``placer.ranking``; None if none ran.
         invalid_share: Share of all trials so far that could not run.
         trials_per_s: Rate of this call, told again or measured; 0 before its first batch.
-        metrics: Of the last update; empty if there was none.
+        metrics: Of the update that these trials ended; empty if they ended none.
     """
 
     num_trials: int
@@ -73,9 +82,7 @@ class Progress:
     @property
     def best_step_time_s(self) -> float | None:
         """Step time of the best trial; None if none ran."""
-        if self.best is None or self.best.measurement is None:
-            return None
-        return self.best.measurement.step_time_s
+        return step_time_s(self.best)
 
 
 def train(
@@ -86,93 +93,118 @@ def train(
     *,
     num_trials: int,
     checkpoint_every: int,
+    at_once: int | None = None,
 ) -> Iterator[Progress]:
-    """Train until the log holds ``num_trials`` trials; yield after each update.
+    """Train until the log holds ``num_trials`` trials; yield whenever there are more.
 
     The first progress tells what the log held already. Each further one comes when its
-    trials and its checkpoint are saved, so the caller may stop at any time.
+    trials are kept, so the caller may stop at any time.
 
     Args:
-        trainer: A fresh one, with the settings that the log's trials were made with.
+        trainer: With the settings of the log's trials; a fresh one, or the one that made them.
         environment: Measures placements.
         grouping: From groups to ops.
         log: May hold an earlier part of this training.
-        num_trials: How many trials the training has in total.
+        num_trials: How many trials the training has in total, earlier parts included.
         checkpoint_every: Updates between checkpoints; one more is saved at the end.
+        at_once: Placements that are measured together and then kept; a whole batch if None.
 
     Raises:
         InvalidValueError: If the log is of another training; a trial that differs is named.
     """
-    _check_at_least_one(num_trials=num_trials, checkpoint_every=checkpoint_every)
-    logged = log.trials()
-    _restore(trainer, log, logged)
+    _check_at_least_one(num_trials=num_trials, checkpoint_every=checkpoint_every, at_once=at_once)
+    logged = _restored(trainer, log)
     tally = _Tally(logged)
     yield tally.progress(trainer, {})
+    measure = functools.partial(_measured, environment=environment, grouping=grouping)
     saved = trainer.update
-    while trainer.num_trials < num_trials:
-        metrics = _one_batch(trainer, environment, grouping, log, logged, tally, num_trials)
-        is_last = not metrics or trainer.num_trials >= num_trials
-        if trainer.update - saved >= (1 if is_last else checkpoint_every):
+    for metrics in _batches(trainer, measure, log, logged, tally, num_trials, at_once):
+        if trainer.update - saved >= checkpoint_every:
             log.save_checkpoint(trainer.checkpoint())
             saved = trainer.update
         yield tally.progress(trainer, metrics)
-        if not metrics:
-            return
+    if trainer.update > saved:
+        log.save_checkpoint(trainer.checkpoint())
 
 
-def _one_batch(
+def _batches(
     trainer: Trainer,
-    environment: Environment,
-    grouping: Grouping,
+    measure: Callable[[Sequence[Trial]], list[Trial]],
     log: TrialLog,
     logged: Sequence[Trial],
     tally: "_Tally",
     num_trials: int,
-) -> Mapping[str, float]:
-    """Measure what is not logged yet and tell the trainer; return the update's metrics.
+    at_once: int | None,
+) -> Iterator[Mapping[str, float]]:
+    """Go through the batches, the last of which may be cut; yield whenever trials were kept."""
+    update: int | None = None
+    # A batch that was cut makes no update: it is the last.
+    while trainer.num_trials < num_trials and trainer.update != update:
+        update = trainer.update
+        yield from _one_batch(trainer, measure, log, logged, tally, num_trials, at_once)
 
-    A batch that ends beyond ``num_trials`` makes no update and has no metrics.
+
+def _one_batch(
+    trainer: Trainer,
+    measure: Callable[[Sequence[Trial]], list[Trial]],
+    log: TrialLog,
+    logged: Sequence[Trial],
+    tally: "_Tally",
+    num_trials: int,
+    at_once: int | None,
+) -> Iterator[Mapping[str, float]]:
+    """Measure what is not logged yet and tell the trainer; yield whenever trials were kept.
+
+    The last yield has the update's metrics, the others have none; nor has that of a batch
+    that ends beyond ``num_trials``, which makes no update. The last trials are kept together
+    with the metrics of their update, so that the log never holds a whole batch without them.
     """
     asked = trainer.ask()
     wanted = asked[: num_trials - trainer.num_trials]
-    known = _known(wanted, logged[trainer.num_trials :])
-    measured = _measured(wanted[len(known) :], environment, grouping)
-    metrics = trainer.tell([*known, *measured]) if len(wanted) == len(asked) else {}
-    if measured:
-        log.append(measured, metrics)
-    tally.add(measured, num_handled=len(wanted))
-    return metrics
+    told = _known(wanted, logged[trainer.num_trials :])
+    tally.add([], num_handled=len(told))
+    is_over = False
+    while not is_over:
+        measured = measure(wanted[len(told) :][:at_once])
+        told += measured
+        is_over = len(told) == len(wanted)
+        metrics = trainer.tell(told) if len(told) == len(asked) else {}
+        if measured:
+            log.append(measured, metrics)
+        tally.add(measured, num_handled=len(measured))
+        yield metrics
 
 
-def _check_at_least_one(**numbers: int) -> None:
+def _check_at_least_one(**numbers: int | None) -> None:
     for name, number in numbers.items():
-        if number < 1:
+        if number is not None and number < 1:
             raise InvalidValueError(f"{name} must be at least 1, got {number}")
 
 
-def _known(wanted: Sequence[Trial], logged: Sequence[Trial]) -> Sequence[Trial]:
+def _known(wanted: Sequence[Trial], logged: Sequence[Trial]) -> list[Trial]:
     """Return those of the wanted trials that the log holds already, checked."""
-    known = logged[: len(wanted)]
+    known = list(logged[: len(wanted)])
     for trial, expected in zip(known, wanted, strict=False):
         check_same_proposal(trial, expected)
     return known
 
 
-def _restore(trainer: Trainer, log: TrialLog, logged: Sequence[Trial]) -> None:
+def _restored(trainer: Trainer, log: TrialLog) -> list[Trial]:
+    """Bring the trainer to the log's last checkpoint; return the log's trials, checked."""
+    logged = log.trials()
     for number, trial in enumerate(logged):
         if trial.number != number:
             raise InvalidValueError(f"the log holds trial {trial.number} where {number} belongs")
     checkpoint = log.load_checkpoint()
-    if checkpoint is None:
-        return
-    if checkpoint.num_trials > len(logged):
+    if checkpoint is not None and checkpoint.num_trials > len(logged):
         logger.warning(
             "the checkpoint is of %d trials, the log holds %d: starting again from the log",
             checkpoint.num_trials,
             len(logged),
         )
-        return
-    trainer.restore(checkpoint)
+    elif checkpoint is not None:
+        trainer.restore(checkpoint)
+    return logged
 
 
 def _measured(trials: Sequence[Trial], environment: Environment, grouping: Grouping) -> list[Trial]:

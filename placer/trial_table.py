@@ -19,6 +19,7 @@ from placer.environment import Measurement, Outcome
 from placer.errors import FileFormatError
 from placer.grouping import Grouping
 from placer.placement import Placement
+from placer.ranking import fastest_first, step_time_s, without_outdated
 from placer.trials import Trial
 
 VERSION = 1
@@ -130,8 +131,9 @@ def top_placements(
 ) -> pd.DataFrame:
     """Return the fastest distinct placements that ran, for people to look at.
 
-    Of equal step times the earlier trial comes first; of equal placements only the fastest
-    trial is listed.
+    Real trials come before simulated ones, and of equal step times the earlier trial; of equal
+    placements only the first is listed. What real trials tried counts by them alone: a
+    placement that failed on the real devices is not listed by its makespan.
 
     Args:
         trials: Measured or not, in any order.
@@ -140,28 +142,24 @@ def top_placements(
         limit: Number of rows at most.
 
     Returns:
-        Columns ``rank`` from 1, ``step_time_s``, ``method``, ``trial``, ``placement`` (its
-        fingerprint), and for each device the number of groups on it.
+        Columns ``rank`` from 1, ``step_time_s``, ``environment``, ``method``, ``trial``,
+        ``placement`` (its fingerprint), and for each device the number of groups on it.
     """
-    ran = [
-        (trial.measurement.step_time_s, trial)
-        for trial in trials
-        if trial.measurement is not None and trial.measurement.step_time_s is not None
-    ]
     rows: dict[tuple[int, ...], dict[str, object]] = {}
-    for step_time_s, trial in sorted(ran, key=lambda pair: (pair[0], pair[1].number)):
+    for trial in fastest_first(without_outdated(trials)):
         actions = trial.device_of_group
         if actions in rows or len(rows) == limit:
             continue
         rows[actions] = {
             "rank": len(rows) + 1,
-            "step_time_s": step_time_s,
+            "step_time_s": step_time_s(trial),
+            "environment": trial.environment,
             "method": trial.method,
             "trial": trial.number,
             "placement": Placement.from_groups(grouping, actions).fingerprint,
             **{f"groups on {name}": actions.count(d) for d, name in enumerate(device_names)},
         }
-    columns = ["rank", "step_time_s", "method", "trial", "placement"]
+    columns = ["rank", "step_time_s", "environment", "method", "trial", "placement"]
     columns += [f"groups on {name}" for name in device_names]
     return pd.DataFrame(list(rows.values()), columns=columns)
 

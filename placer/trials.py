@@ -58,7 +58,7 @@ class TrialLog(Protocol):
     """Keeps trials and checkpoints of one training."""
 
     def append(self, trials: Sequence[Trial], metrics: Mapping[str, float]) -> None:
-        """Keep the measured trials of one update and the metrics of that update."""
+        """Keep measured trials of one update, and the metrics of an update that they end."""
 
     def trials(self) -> list[Trial]:
         """Return all trials kept so far, by number."""
@@ -79,7 +79,7 @@ class InMemoryTrialLog:
         self.metrics: list[dict[str, float]] = []
 
     def append(self, trials: Sequence[Trial], metrics: Mapping[str, float]) -> None:
-        """Keep the measured trials of one update and the metrics of that update."""
+        """Keep measured trials of one update, and the metrics of an update that they end."""
         self._trials.extend(trials)
         self.metrics.append(dict(metrics))
 

@@ -1,8 +1,10 @@
-"""The local cluster: fresh worker processes on this host, one for each device.
+"""Clusters: worker processes that run the parts of a placed step, and how they are kept alive.
 
-Without GPUs every CPU core is a device: a worker pinned to it, with one thread for ops and
-one within an op, and a real link (gRPC over loopback) to the others. With GPUs one worker
-holds the host's CPU and all of them, as TensorFlow does.
+On this host (:class:`LocalCluster`) without GPUs every CPU core is a device: a worker pinned
+to it, with one thread for ops and one within an op, and a real link (gRPC over loopback) to
+the others. With GPUs one worker holds the host's CPU and all of them, as TensorFlow does. On
+several hosts (:class:`RemoteCluster`) there is one worker for each agent, ``placer worker``,
+that was started there by hand.
 
 Workers are started as new programs and never forked, so that a device that was initialised
 in this process, or by an earlier worker, cannot haunt them. The process that owns the
@@ -10,77 +12,78 @@ cluster computes nothing: worker 0 is the master of every session.
 """
 
 import contextlib
-import json
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 import tensorflow as tf
 
 from placer.devices import DeviceTopology
 from placer.errors import InvalidValueError, WorkerError
-from profiling.worker import PORT_IS_TAKEN
+from placer.files.hosts import Address, load_hosts
+from profiling.local_worker import LocalWorker, host_memory_bytes
+from profiling.messages import Ending, Status, WorkerFacts
+from profiling.remote_worker import RemoteWorker
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+_KINDS = ("CPU", "GPU")
 _POLL_S = 0.05
 
+_C = TypeVar("_C", bound="Cluster")
 
-class LocalCluster:
-    """Worker processes of this host, in one TensorFlow cluster.
+
+class Worker(Protocol):
+    """A place for one worker process; as text it says where."""
+
+    @property
+    def host(self) -> str:
+        """Where the servers of the cluster find each other."""
+
+    def offer_port(self) -> int:
+        """Return a port that is free there now."""
+
+    def start(self, addresses: Sequence[str], task: int) -> None:
+        """Start a fresh process in place of the one before; do not wait for it."""
+
+    def status(self) -> Status:
+        """Return how the worker is."""
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+
+    def close(self) -> None:
+        """End the process, and let go of the place."""
+
+
+class Cluster:
+    """Worker processes that form one TensorFlow cluster. It is a context manager.
 
     Args:
-        num_workers: CPU workers to start; one for each core this process may use if None.
-        gpus: Whether to start the one worker with all GPUs; None asks TensorFlow whether
-            there are any.
-        memory_bytes: What the ops of a CPU worker may allocate; an equal share of the host's
-            memory if None. TensorFlow waits 10 s for memory before it reports a failure.
+        workers: Places for them, which the cluster closes in the end.
         start_timeout_s: How long all workers together may take to come up.
 
     Attributes:
-        target: What a session connects to: ``grpc://127.0.0.1:PORT`` of worker 0.
+        name: What its topology is called.
         devices: TensorFlow's names of the devices, in the order of placements' indices.
-        memory_bytes: What the ops of each CPU worker may allocate.
-        gpu_names: What each GPU calls itself, in that order.
 
     Raises:
-        InvalidValueError: If more workers are asked for than there are cores.
         WorkerError: If a worker does not come up; names it and ends with its last words.
     """
 
-    def __init__(
-        self,
-        num_workers: int | None = None,
-        *,
-        gpus: bool | None = None,
-        memory_bytes: int | None = None,
-        start_timeout_s: float = 120.0,
-    ) -> None:
-        cores = sorted(os.sched_getaffinity(0))
-        self.has_gpus = bool(tf.config.list_physical_devices("GPU")) if gpus is None else gpus
-        count = 1 if self.has_gpus else len(cores) if num_workers is None else num_workers
-        if not 1 <= count <= len(cores):
-            raise InvalidValueError(
-                f"num_workers must be between 1 and the {len(cores)} cores of this process,"
-                f" got {num_workers}"
-            )
-        self._cores = cores[:count]
-        self.memory_bytes = memory_bytes or _host_memory_bytes() // count
+    name = "cluster"
+
+    def __init__(self, workers: Sequence[Worker], *, start_timeout_s: float = 120.0) -> None:
+        self._workers = tuple(workers)
         self._start_timeout_s = start_timeout_s
-        self._folder = tempfile.TemporaryDirectory(prefix="placer-workers-")
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._ports: list[int] = []
-        self.target = ""
-        self.gpu_names: tuple[str, ...] = ()
+        self._addresses: tuple[str, ...] = ()
+        self._facts: dict[int, WorkerFacts] = {}
+        self._is_open = True
         self.devices: tuple[str, ...] = ()
         try:
             self.restart_all()
@@ -89,7 +92,7 @@ class LocalCluster:
             self.close()
             raise
 
-    def __enter__(self) -> "LocalCluster":
+    def __enter__(self: _C) -> _C:
         """Return the cluster itself."""
         return self
 
@@ -103,14 +106,52 @@ class LocalCluster:
         self.close()
 
     @property
+    def target(self) -> str:
+        """What a session connects to: worker 0."""
+        return f"grpc://{self._addresses[0]}"
+
+    @property
     def num_workers(self) -> int:
         """Number of worker processes."""
-        return len(self._cores)
+        return len(self._workers)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that run now."""
-        return tuple(worker.pid for worker in self._workers)
+        """Process ids of the workers that run now, each on its host."""
+        if not self._is_open:
+            return ()
+        found = (worker.status().pid for worker in self._workers)
+        return tuple(pid for pid in found if pid is not None)
+
+    @property
+    def facts(self) -> tuple[WorkerFacts, ...]:
+        """What each worker told of itself and its host when it came up."""
+        return tuple(self._facts[number] for number in range(self.num_workers))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the ops of each CPU worker may allocate; of the one with the least."""
+        return min(facts.memory_bytes for facts in self.facts)
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """What each GPU calls itself, in the order of the devices."""
+        return tuple(name for facts in self.facts for name in facts.gpu_names)
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any worker holds a GPU."""
+        return bool(self.gpu_names)
+
+    @property
+    def worker_of_device(self) -> tuple[int, ...]:
+        """The worker that holds each device."""
+        return tuple(tf.DeviceSpec.from_string(name).task for name in self.devices)
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        """The clock that each device's times are of: equal on one machine, and only there."""
+        return tuple(self._facts[worker].clock for worker in self.worker_of_device)
 
     def check(self, topology: DeviceTopology) -> None:
         """Check that the topology can be of this cluster.
@@ -146,16 +187,19 @@ class LocalCluster:
         config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
         return tf.compat.v1.Session(self.target, graph=graph, config=config)
 
-    def lost_workers(self) -> dict[int, str]:
-        """Return how each worker that has ended did, such as ``{1: "killed by SIGKILL"}``."""
-        return {
-            number: _how_it_ended(code)
-            for number, worker in enumerate(self._workers)
-            if (code := worker.poll()) is not None
-        }
+    def lost_workers(self) -> dict[int, Ending]:
+        """Return how each worker that has ended did; as text, ``was killed by SIGKILL``."""
+        if not self._is_open:
+            return {}
+        endings = {number: worker.status().ending for number, worker in enumerate(self._workers)}
+        return {number: ending for number, ending in endings.items() if ending is not None}
 
     def revive(self) -> None:
-        """Replace the workers that have ended. Sessions that were open are lost."""
+        """Replace the workers that have ended. Sessions that were open are lost.
+
+        Raises:
+            WorkerError: If one does not come up, or its agent is gone.
+        """
         for worker in self.lost_workers():
             self.restart(worker)
 
@@ -163,14 +207,13 @@ class LocalCluster:
         """Replace one worker by a fresh process on the same port.
 
         Raises:
-            WorkerError: If it does not come up.
+            WorkerError: If it does not come up, or its agent is gone.
         """
-        if not 0 <= worker < len(self._workers):
+        if not 0 <= worker < self.num_workers:
             raise InvalidValueError(
-                f"worker must be between 0 and {len(self._workers) - 1}, got {worker}"
+                f"worker must be between 0 and {self.num_workers - 1}, got {worker}"
             )
-        _end(self._workers[worker : worker + 1])
-        self._workers[worker] = self._spawn(worker)
+        self._workers[worker].start(self._addresses, worker)
         if not self._wait_until_up([worker]):
             self.restart_all()
 
@@ -178,14 +221,17 @@ class LocalCluster:
         """Replace all workers by fresh processes, on the same ports if they are still free.
 
         Raises:
-            WorkerError: If they do not come up.
+            WorkerError: If they do not come up, or an agent is gone.
         """
         for attempt in range(_ATTEMPTS):
-            _end(self._workers)
-            if attempt or not self._ports:
-                self._ports = free_ports(self.num_workers)
-            self.target = f"grpc://127.0.0.1:{self._ports[0]}"
-            self._workers = [self._spawn(number) for number in range(self.num_workers)]
+            for worker in self._workers:
+                worker.end()
+            if attempt or not self._addresses:
+                self._addresses = tuple(
+                    f"{worker.host}:{worker.offer_port()}" for worker in self._workers
+                )
+            for number, worker in enumerate(self._workers):
+                worker.start(self._addresses, number)
             if self._wait_until_up(range(self.num_workers)):
                 return
         raise WorkerError(
@@ -194,89 +240,130 @@ class LocalCluster:
         )
 
     def close(self) -> None:
-        """End the workers of this cluster, and remove their logs."""
-        _end(self._workers)
-        self._workers = []
-        self._folder.cleanup()
-
-    def _path(self, worker: int, suffix: str) -> Path:
-        return Path(self._folder.name) / f"worker-{worker}{suffix}"
-
-    def _spawn(self, worker: int) -> subprocess.Popen[bytes]:
-        self._path(worker, ".ready").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "profiling.worker"]
-        command += ["--ports", ",".join(map(str, self._ports)), "--task", str(worker)]
-        command += ["--ready-file", str(self._path(worker, ".ready"))]
-        environment = dict(os.environ)
-        # The workers find this package wherever the owner of the cluster found it.
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        if not self.has_gpus:
-            command += ["--core", str(self._cores[worker])]
-            environment["CUDA_VISIBLE_DEVICES"] = "-1"
-        # The limit of oneDNN's allocator, which serves all CPU kernels.
-        environment["TF_MKL_MAX_ALLOC_BYTES"] = str(self.memory_bytes)
-        with self._path(worker, ".log").open("wb") as log:
-            return subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log
-            )
+        """End the workers of this cluster."""
+        self._is_open = False
+        for worker in self._workers:
+            worker.close()
 
     def _wait_until_up(self, workers: Sequence[int]) -> bool:
-        """Wait for the workers' ready files; return False if one found its port taken."""
+        """Wait until the workers are up; return False if one found its port taken."""
         deadline_s = time.monotonic() + self._start_timeout_s
-        for worker in workers:
-            while not self._path(worker, ".ready").exists():
-                code = self._workers[worker].poll()
-                if code == PORT_IS_TAKEN:
-                    return False
-                if code is not None:
-                    raise WorkerError(
-                        f"worker {worker} {_how_it_ended(code)} at start{self._last_words(worker)}"
-                    )
+        for number in workers:
+            worker = self._workers[number]
+            name = f"worker {number} ({worker})"
+            while (status := worker.status()).facts is None:
+                if status.ending is not None:
+                    if status.ending.port_is_taken:
+                        return False
+                    raise WorkerError(f"{name} {status.ending} at start{_told(status)}")
                 if time.monotonic() > deadline_s:
-                    raise WorkerError(
-                        f"worker {worker} did not come up within {self._start_timeout_s:g} s"
-                        f"{self._last_words(worker)}"
-                    )
+                    limit = f"within {self._start_timeout_s:g} s"
+                    raise WorkerError(f"{name} did not come up {limit}{_told(status)}")
                 time.sleep(_POLL_S)
-            up = json.loads(self._path(worker, ".ready").read_text())
-            self.gpu_names = tuple(up["gpu_names"])
-            if not up["loopback_only"]:
+            self._facts[number] = status.facts
+            if not status.facts.is_confined:
                 _log.warning(
-                    "worker %d listens on all interfaces: the system did not let it be confined",
-                    worker,
+                    "%s listens on all interfaces: the system did not let it be confined", name
                 )
         return True
 
-    def _last_words(self, worker: int) -> str:
-        lines = self._path(worker, ".log").read_text(errors="replace").split("\n")
-        words = " / ".join(line.strip() for line in lines[-6:] if line.strip())
-        return f"; its log ends: {words[-500:]}" if words else "; its log is empty"
-
     def _list_devices(self) -> tuple[str, ...]:
-        kinds = ("CPU", "GPU") if self.has_gpus else ("CPU",)
         try:
             with self.session(tf.Graph(), timeout_s=self._start_timeout_s) as session:
                 found = [
-                    (kinds.index(device.device_type), device.name)
+                    (_KINDS.index(device.device_type), device.name)
                     for device in session.list_devices()
-                    if device.device_type in kinds
+                    if device.device_type in _KINDS
                 ]
         except tf.errors.OpError as error:
             raise WorkerError(f"the workers do not answer: {error.message}") from error
         return tuple(name for _, name in sorted(found, key=_device_order))
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free now, chosen by the system."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+class LocalCluster(Cluster):
+    """Worker processes of this host, in one TensorFlow cluster.
+
+    Args:
+        num_workers: CPU workers to start; one for each core this process may use if None.
+        gpus: Whether to start the one worker with all GPUs; None asks TensorFlow whether
+            there are any.
+        memory_bytes: What the ops of a CPU worker may allocate; an equal share of the host's
+            memory if None. TensorFlow waits 10 s for memory before it reports a failure.
+        start_timeout_s: How long all workers together may take to come up.
+
+    Raises:
+        InvalidValueError: If more workers are asked for than there are cores.
+        WorkerError: If a worker does not come up; names it and ends with its last words.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        num_workers: int | None = None,
+        *,
+        gpus: bool | None = None,
+        memory_bytes: int | None = None,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        whole_host = bool(tf.config.list_physical_devices("GPU")) if gpus is None else gpus
+        count = 1 if whole_host else len(cores) if num_workers is None else num_workers
+        if not 1 <= count <= len(cores):
+            raise InvalidValueError(
+                f"num_workers must be between 1 and the {len(cores)} cores of this process,"
+                f" got {num_workers}"
+            )
+        share_bytes = memory_bytes or host_memory_bytes() // count
+        pins: list[int | None] = [None] if whole_host else [*cores[:count]]
+        super().__init__(
+            [LocalWorker(core=core, memory_bytes=share_bytes) for core in pins],
+            start_timeout_s=start_timeout_s,
+        )
 
 
-def _host_memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+class RemoteCluster(Cluster):
+    """One worker behind each agent, in one TensorFlow cluster.
+
+    Workers find each other at the hosts of these addresses, and the session finds worker 0
+    there: all must be reachable from all hosts and from this one.
+
+    Args:
+        hosts: Where the agents listen.
+        start_timeout_s: How long all workers together may take to come up.
+
+    Raises:
+        InvalidValueError: If there is no host, or some addresses are loopback and some not.
+        WorkerError: If an agent does not answer, belongs to another owner, or its worker
+            does not come up.
+    """
+
+    def __init__(self, hosts: Sequence[Address], *, start_timeout_s: float = 120.0) -> None:
+        if not hosts:
+            raise InvalidValueError("a cluster needs at least one host, got none")
+        loopback = [host for host in hosts if host.is_loopback]
+        others = [host for host in hosts if not host.is_loopback]
+        if loopback and others:
+            raise InvalidValueError(f"host {others[0]} cannot reach {loopback[0]}: it is loopback")
+        with contextlib.ExitStack() as on_failure:
+            workers = []
+            for host in hosts:
+                workers.append(RemoteWorker(host))
+                on_failure.callback(workers[-1].close)
+            super().__init__(workers, start_timeout_s=start_timeout_s)
+            on_failure.pop_all()
+
+
+def open_cluster(hosts_file: Path | None = None) -> Cluster:
+    """Return the cluster of a hosts file, or that of this host if there is none.
+
+    Raises:
+        MissingFileError: If there is no such file.
+        FileFormatError: If it is not a hosts file.
+        InvalidValueError: If the hosts cannot form a cluster.
+        WorkerError: If a worker does not come up, or an agent does not answer.
+    """
+    return LocalCluster() if hosts_file is None else RemoteCluster(load_hosts(hosts_file))
 
 
 def _device_order(found: tuple[int, str]) -> tuple[int, int, int]:
@@ -286,21 +373,6 @@ def _device_order(found: tuple[int, str]) -> tuple[int, int, int]:
     return kind, device.task, device.device_index
 
 
-def _how_it_ended(code: int) -> str:
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
-
-
-def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    for worker in workers:
-        if worker.poll() is None:
-            worker.terminate()
-    for worker in workers:
-        try:
-            worker.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
-        if worker.stdin is not None:
-            worker.stdin.close()
+def _told(status: Status) -> str:
+    words = status.last_words
+    return f"; its log ends: {words}" if words else "; its log is empty"

@@ -139,7 +139,8 @@ def _initial_tensor(variable: Variable) -> tf.Tensor:
     if isinstance(value, Kept):
         return tf.constant(value.array, dtype)
     if isinstance(value, Constant):
-        return tf.fill(shape, tf.constant(value.number, dtype))
+        # A shape given as a list would leave a stray constant, colocated with the variable.
+        return tf.fill(tf.constant(shape, tf.int32), tf.constant(value.number, dtype))
     seed = (zlib.crc32(variable.name.encode()) & 0x7FFFFFFF, 0)
     if isinstance(value, Normal):
         numbers = tf.random.stateless_normal(shape, seed, value.mean, value.stddev)

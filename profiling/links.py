@@ -9,7 +9,6 @@ Both ends take their time from one host's clock.
 """
 
 import itertools
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -19,9 +18,10 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 from tensorflow.core.protobuf import config_pb2
 
-from placer.devices import Device, DeviceTopology, Link
+from placer.devices import DeviceTopology, Link
 from placer.errors import WorkerError
-from profiling.cluster import LocalCluster
+from profiling.cluster import Cluster
+from profiling.discovery import discover_devices
 
 SIZES_BYTES = (4, 2**16, 2**20, 2**23)
 """Tensors that are sent: a scalar, and what activations and gradients weigh."""
@@ -30,33 +30,19 @@ _HOPS = 8
 _WARMUP_STEPS = 2
 
 
-def local_topology(cluster: LocalCluster) -> DeviceTopology:
+def local_topology(cluster: Cluster) -> DeviceTopology:
     """Return the cluster's devices, with links as measured now.
 
-    CPU workers are called ``cpu:0``, ``cpu:1``, …; GPUs ``gpu:0``, …, and their type is what
-    they call themselves.
+    ``profiling.discovery`` says what the devices and their types are called.
 
     Raises:
-        WorkerError: If transfers fail.
+        WorkerError: If the workers do not answer, or transfers fail.
     """
-    devices: list[Device] = []
-    with cluster.session(tf.Graph()) as session:
-        limit_of = {device.name: device.memory_limit_bytes for device in session.list_devices()}
-    gpu_names = iter(cluster.gpu_names)
-    for name in cluster.devices:
-        if tf.DeviceSpec.from_string(name).device_type == "GPU":
-            number = sum(device.kind == "GPU" for device in devices)
-            type_ = _slug(next(gpu_names))
-            devices.append(Device(f"gpu:{number}", "GPU", type_, limit_of[name]))
-        else:
-            number = sum(device.kind == "CPU" for device in devices)
-            type_ = "cpu-host" if cluster.has_gpus else "cpu-core"
-            devices.append(Device(f"cpu:{number}", "CPU", type_, cluster.memory_bytes))
-    return DeviceTopology(tuple(devices), measure_links(cluster), name="local")
+    return DeviceTopology(discover_devices(cluster), measure_links(cluster), name=cluster.name)
 
 
 def measure_links(
-    cluster: LocalCluster, *, sizes_bytes: Sequence[int] = SIZES_BYTES, steps: int = 5
+    cluster: Cluster, *, sizes_bytes: Sequence[int] = SIZES_BYTES, steps: int = 5
 ) -> dict[tuple[int, int], Link]:
     """Measure the link of every ordered pair of devices.
 
@@ -100,7 +86,7 @@ def fit_link(sizes_bytes: Sequence[int], times_s: Sequence[float]) -> Link:
 
 
 def _transfer_times_s(
-    cluster: LocalCluster, names: tuple[str, str], size_bytes: int, steps: int
+    cluster: Cluster, names: tuple[str, str], size_bytes: int, steps: int
 ) -> tuple[float, float]:
     """Return the median seconds from the first device to the second, and back."""
     graph = tf.Graph()
@@ -157,7 +143,3 @@ def _start_ns(stats: step_stats_pb2.NodeExecStats) -> int:
 
 def _end_ns(stats: step_stats_pb2.NodeExecStats) -> int:
     return int(stats.all_start_nanos + stats.op_end_rel_nanos)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "gpu"

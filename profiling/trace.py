@@ -23,7 +23,7 @@ from placer.devices import DeviceTopology
 from placer.errors import InfeasibleError, InvalidValueError, WorkerError
 from placer.graph import FloatArray, IntArray, OpGraph
 from placer.profile import OpCosts, Provenance
-from profiling.cluster import LocalCluster
+from profiling.cluster import Cluster
 from profiling.placed_step import PlacedStep, one_line
 from profiling.real_environment import MeasurementConfig
 from profiling.step import CapturedStep
@@ -32,7 +32,7 @@ _CONFIG = MeasurementConfig()
 
 
 def trace_costs(
-    step: CapturedStep, topology: DeviceTopology, cluster: LocalCluster, *, steps: int = 7
+    step: CapturedStep, topology: DeviceTopology, cluster: Cluster, *, steps: int = 7
 ) -> tuple[OpCosts, Provenance]:
     """Measure what every op costs on each type of device of the cluster.
 
@@ -151,7 +151,7 @@ def _elapsed_s(stats: step_stats_pb2.NodeExecStats) -> float:
 def _run_traced(
     step: CapturedStep,
     device_of_op: Sequence[str],
-    cluster: LocalCluster,
+    cluster: Cluster,
     steps: int,
 ) -> tuple[float, list[step_stats_pb2.StepStats]]:
     """Return the median time of a plain step, and the traces."""

@@ -64,6 +64,8 @@ def result_row(method: str, **changes: Any) -> dict[str, Any]:
         "spread_s": None,
         "speedup_over_single": 1.25,
         "speedup_over_expert": None,
+        "speedup_over_single_interval": None,
+        "speedup_over_expert_interval": None,
         "peak_memory_bytes": [2**30, 0],
         "detail": "",
         "placement": "abc",

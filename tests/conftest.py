@@ -24,6 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files anew, to be reviewed"
     )
+    parser.addoption(
+        "--faults", type=int, default=4, help="accidents of workers in test_fault_injection.py"
+    )
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ the rule; what is in memory when is read from the finished schedule.
 """
 
 import dataclasses
+import math
+from fractions import Fraction
 
 import networkx as nx
 
@@ -51,7 +53,8 @@ class PlainSimulator:
         self.op_spans: dict[int, Span] = {}
         self.transfer_spans: dict[tuple[int, int], Span] = {}
         self.arrival: dict[tuple[int, int], int] = {}  # when a tensor is on a device
-        self.unfinished: list[tuple[str, object, int]] = []  # what, which, end
+        self.running: dict[int, Fraction] = {}  # picoseconds of work left of each op
+        self.moving: dict[tuple[int, int], int] = {}  # when each transfer will end
 
     def run(self) -> PlainSchedule:
         now = 0
@@ -59,29 +62,55 @@ class PlainSimulator:
             self.apply_completions(now)
             self.start_ops(now)
             self.start_transfers(now)
-            if not self.unfinished:
+            ends = [*self.moving.values(), *self.ends_of_ops(now)]
+            if not ends:
                 break
-            now = min(end for _, _, end in self.unfinished)
+            later = min(ends)
+            for op in self.running:
+                self.running[op] -= self.rate(self.device[op]) * (later - now)
+            now = later
         assert len(self.op_spans) == len(self.device)
         num_devices = self.profile.topology.num_devices
         peaks = [self.peak(device) for device in range(num_devices)]
         return PlainSchedule(self.op_spans, self.transfer_spans, peaks)
 
+    def rate(self, device: int) -> Fraction:
+        """What the running transfers leave of a device's time."""
+        rate = Fraction(1)
+        for number, destination in self.moving:
+            source = self.device[self.tensors[number].producer]
+            link = self.profile.topology.links[source, destination]
+            if device == source:
+                rate -= Fraction(round(link.source_load * 1000), 1000)
+            if device == destination:
+                rate -= Fraction(round(link.destination_load * 1000), 1000)
+        return max(rate, Fraction(0))
+
+    def ends_of_ops(self, now: int) -> list[int]:
+        """When each running op would end if nothing else changed, in whole picoseconds."""
+        ends = []
+        for op, left in self.running.items():
+            rate = self.rate(self.device[op])
+            if left <= 0 or rate > 0:
+                ends.append(now + (math.ceil(left / rate) if left > 0 else 0))
+        return ends
+
     def apply_completions(self, now: int) -> None:
-        for what, which, end in list(self.unfinished):
+        for which, end in list(self.moving.items()):
             if end == now:
-                self.unfinished.remove((what, which, end))
-                if what == "transfer":
-                    self.arrival[which] = now
-                else:
-                    for number, tensor in enumerate(self.tensors):
-                        if tensor.producer == which:
-                            self.arrival[number, self.device[which]] = now
+                del self.moving[which]
+                self.arrival[which] = now
+        for op, left in list(self.running.items()):
+            if left <= 0:
+                del self.running[op]
+                self.op_spans[op] = (self.op_spans[op][0], now)
+                for number, tensor in enumerate(self.tensors):
+                    if tensor.producer == op:
+                        self.arrival[number, self.device[op]] = now
 
     def start_ops(self, now: int) -> None:
         for device in range(self.profile.topology.num_devices):
-            running = [w for what, w, _ in self.unfinished if what == "op"]
-            if any(self.device[op] == device for op in running):
+            if any(self.device[op] == device for op in self.running):
                 continue
             waiting = []
             for op in range(len(self.device)):
@@ -91,18 +120,16 @@ class PlainSimulator:
                     waiting.append((max(there, default=0), self.rank[op], op))
             if waiting:
                 _, _, op = min(waiting)
-                end = now + to_ps(self.profile.compute_time_s[op, device])
-                self.op_spans[op] = (now, end)
-                self.unfinished.append(("op", op, end))
+                self.op_spans[op] = (now, now)  # its end is not known yet
+                self.running[op] = Fraction(to_ps(self.profile.compute_time_s[op, device]))
 
     def start_transfers(self, now: int) -> None:
         num_devices = self.profile.topology.num_devices
         for source in range(num_devices):
             for destination in range(num_devices):
-                moving = [w for what, w, _ in self.unfinished if what == "transfer"]
                 if source == destination or any(
                     d == destination and self.device[self.tensors[number].producer] == source
-                    for number, d in moving
+                    for number, d in self.moving
                 ):
                     continue
                 waiting = []
@@ -120,7 +147,7 @@ class PlainSimulator:
                     seconds = link.latency_s + size_bytes / link.bandwidth_bytes_per_s
                     end = now + to_ps(seconds)
                     self.transfer_spans[number, destination] = (now, end)
-                    self.unfinished.append(("transfer", (number, destination), end))
+                    self.moving[number, destination] = end
 
     def peak(self, device: int) -> int:
         """The most bytes resident at once: residence includes its start and not its end."""

@@ -14,6 +14,7 @@ from placer.placement import Placement
 from placer.profile import OpCosts, Profile
 
 TIMES_S = st.one_of(st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.0]), st.floats(0.0, 4.0))
+LOADS = st.sampled_from([0.0, 0.3, 0.5, 0.701, 1.0])
 SIZES_BYTES = st.sampled_from([0, 0, 1, 1, 2, 3, 1000])
 DEVICE_TYPES = ("fast", "slow")
 
@@ -43,8 +44,14 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 9) -> OpGraph:
 
 
 @st.composite
-def topologies(draw: st.DrawFn, max_devices: int = 5) -> DeviceTopology:
-    """Up to five devices, at least one of them a GPU, with links that differ by direction."""
+def topologies(
+    draw: st.DrawFn, max_devices: int = 5, *, loads: bool = True
+) -> DeviceTopology:
+    """Up to five devices, at least one of them a GPU, with links that differ by direction.
+
+    ``loads`` says whether transfers may take time of the devices at their ends.
+    """
+    loads = loads and draw(st.booleans())
     num_devices = draw(st.integers(1, max_devices))
     devices = tuple(
         Device(
@@ -59,6 +66,7 @@ def topologies(draw: st.DrawFn, max_devices: int = 5) -> DeviceTopology:
         Link,
         bandwidth_bytes_per_s=st.sampled_from([1.0, 1.0, 2.0, 3.0, 1000.0]),
         latency_s=st.sampled_from([0.0, 0.0, 1.0, 0.1]),
+        **(dict(source_load=LOADS, destination_load=LOADS) if loads else {}),
     )
     pairs = [(a, b) for a in range(num_devices) for b in range(num_devices) if a != b]
     return DeviceTopology(devices, {pair: draw(link) for pair in pairs})

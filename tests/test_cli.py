@@ -186,6 +186,8 @@ def test_an_op_that_no_device_can_run_is_named(placer, tmp_path, uniform):
         (("--graph", "absent.json"), ("there is no file absent.json",)),
         (("--trials", "0"), ("trials", "greater than or equal to 1", "0")),
         (("--seed", "-1"), ("seed", "-1")),
+        (("--environment", "reel"), ("unknown environment 'reel'", "did you mean 'real'?")),
+        (("--environment", "staged", "--real-trials", "0"), ("real_trials", "0")),
         (("--set", "batch_size"), ("NAME=WHOLE_NUMBER", "'batch_size'")),
         (("--set", "batch_size=many"), ("NAME=WHOLE_NUMBER", "'batch_size=many'")),
     ],
@@ -194,6 +196,21 @@ def test_bad_options_of_optimize_are_one_line(placer, arguments, texts):
     answer = placer("optimize", *arguments)
 
     assert_one_line(answer, *texts)
+
+
+def test_an_unknown_environment_of_train_is_told_before_the_grouping_is_looked_for(placer):
+    answer = placer("train", "--grouping", "none", "--environment", "stage")
+
+    assert_one_line(answer, "unknown environment 'stage'", "did you mean 'staged'?")
+
+
+@pytest.mark.parametrize("command", ["optimize", "train"])
+def test_what_a_real_training_costs_is_said_where_it_is_chosen(placer, command):
+    answer = placer(command, "--help")
+
+    text = " ".join(answer.out.replace("│", " ").split())
+    assert "seconds to minutes each" in text
+    assert "--real-trials" in text
 
 
 def test_a_bad_option_leaves_nothing_behind(placer, tmp_path):

@@ -4,9 +4,7 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +12,17 @@ import pytest
 import tensorflow as tf
 
 from placer.devices import DeviceTopology, Link
-from placer.errors import InvalidValueError, WorkerError
-from profiling import cluster as cluster_module
-from profiling.cluster import LocalCluster, free_ports
+from placer.errors import FileFormatError, InvalidValueError, WorkerError
+from placer.files.hosts import Address
+from profiling.cluster import Cluster, LocalCluster, RemoteCluster, open_cluster
+from profiling.local_worker import LocalWorker
+from profiling.messages import Ending, Status, WorkerFacts
+from tests.processes import is_listening, is_running, outside_address, wait_until
 
 pytest_plugins = ["tests.local_cluster"]
 pytestmark = pytest.mark.slow
 
 v1 = tf.compat.v1
-
-
-def is_running(pid: int) -> bool:
-    # A process that nobody waited for yet is a zombie (Z), not a running one.
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def workers_of_this_process() -> set[int]:
@@ -40,13 +33,6 @@ def workers_of_this_process() -> set[int]:
             if parent == os.getpid() and b"profiling.worker" in (process / "cmdline").read_bytes():
                 found.add(int(process.name))
     return found
-
-
-def wait_until(condition) -> bool:
-    deadline_s = time.monotonic() + 120
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    return bool(condition())
 
 
 def test_each_worker_is_one_device_in_the_order_of_tasks(cluster):
@@ -110,19 +96,13 @@ def test_two_sessions_of_one_graph_have_variables_of_their_own(cluster):
 
 
 def test_the_workers_do_not_answer_from_outside_of_this_host(cluster):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            # Connecting a datagram socket sends nothing, but chooses an interface.
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this host has no network interface but loopback")
-        address = probe.getsockname()[0]
+    address = outside_address()
+    if address is None:
+        pytest.skip("this host has no network interface but loopback")
     port = int(cluster.target.rsplit(":", 1)[1])
 
-    with pytest.raises((ConnectionRefusedError, TimeoutError)):
-        socket.create_connection((address, port), timeout=5)
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-        assert connection.getpeername() == ("127.0.0.1", port)
+    assert not is_listening(port, address)
+    assert is_listening(port)
 
 
 def test_a_killed_worker_is_named_and_replaced_on_the_same_port(cluster):
@@ -134,7 +114,8 @@ def test_a_killed_worker_is_named_and_replaced_on_the_same_port(cluster):
     cluster.revive()
 
     assert noticed
-    assert lost == {1: "was killed by SIGKILL"}
+    assert lost == {1: Ending("was killed by SIGKILL")}
+    assert str(lost[1]) == "was killed by SIGKILL"
     assert cluster.lost_workers() == {}
     assert cluster.pids[0] == before[0]
     assert cluster.pids[1] != before[1]
@@ -173,14 +154,16 @@ def test_a_worker_that_ends_at_once_is_reported_with_its_last_words(monkeypatch,
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
 
-    with pytest.raises(WorkerError, match=r"worker 0 ended with exit code 3 .* no such runtime"):
+    with pytest.raises(
+        WorkerError, match=r"\(core \d+\) ended with exit code 3 .* no such runtime"
+    ):
         LocalCluster(1, gpus=False)
 
 
 def test_a_worker_that_is_too_slow_is_reported_and_ended():
     before = workers_of_this_process()
 
-    with pytest.raises(WorkerError, match=r"worker 0 did not come up within 0.01 s"):
+    with pytest.raises(WorkerError, match=r"worker 0 \(core \d+\) did not come up within 0.01 s"):
         LocalCluster(1, gpus=False, start_timeout_s=0.01)
 
     assert workers_of_this_process() == before
@@ -189,13 +172,19 @@ def test_a_worker_that_is_too_slow_is_reported_and_ended():
 @pytest.fixture(scope="module")
 def host():
     """The one worker that holds all GPUs; its first choice of a port was taken."""
+    offer = LocalWorker.offer_port
     with socket.socket() as taken, pytest.MonkeyPatch.context() as patch:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("", 0))
         taken.listen()
-        ports = iter([[taken.getsockname()[1]], free_ports(1)])
-        patch.setattr(cluster_module, "free_ports", lambda _: next(ports))
+        taken_port = taken.getsockname()[1]
+
+        def offer_what_is_taken(worker):
+            patch.setattr(LocalWorker, "offer_port", offer)
+            return taken_port
+
+        patch.setattr(LocalWorker, "offer_port", offer_what_is_taken)
         with LocalCluster(gpus=True) as one_worker:
-            yield one_worker, taken.getsockname()[1]
+            yield one_worker, taken_port
 
 
 def test_the_worker_that_holds_gpus_may_use_every_core(host):
@@ -214,36 +203,117 @@ def test_a_port_that_was_taken_is_exchanged_for_another(host):
     assert not cluster.target.endswith(f":{taken_port}")
 
 
-def test_closing_ends_the_workers_and_removes_their_folder(host):
+def test_closing_ends_even_a_worker_that_is_stopped(host):
     cluster, _ = host
     (pid,) = cluster.pids
-    folder = Path(cluster._folder.name)
-    was_up = is_running(pid) and folder.exists()
+    port = int(cluster.target.rpartition(":")[2])
+    was_up = is_running(pid) and is_listening(port)
 
+    os.kill(pid, signal.SIGSTOP)
     cluster.close()
 
     assert was_up
     assert not is_running(pid)
-    assert not folder.exists()
+    assert not is_listening(port)
     assert cluster.pids == ()
+    assert cluster.lost_workers() == {}
 
 
-def test_a_worker_does_not_outlive_the_process_that_started_it(tmp_path):
-    ready = tmp_path / "worker.ready"
-    (port,) = free_ports(1)
-    arguments = ["--ports", str(port), "--task", "0", "--core", "0", "--ready-file", str(ready)]
-    program = (
-        "import subprocess, sys, time\n"
-        f"command = [sys.executable, '-m', 'profiling.worker', *{arguments!r}]\n"
-        "print(subprocess.Popen(command, stdin=subprocess.PIPE).pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as owner:
-        worker = int(owner.stdout.readline())
-        came_up = wait_until(ready.exists)
-        was_running = is_running(worker)
-        owner.kill()
+# Clusters of made-up workers: whose ports, hosts and ends are known.
 
-    assert came_up
-    assert was_running
-    assert wait_until(lambda: not is_running(worker))
+
+class MadeUpWorker:
+    """A worker that comes up at once unless its port is among those that were taken."""
+
+    def __init__(self, ports, taken=()):
+        self.host = "127.0.0.1"
+        self.ports = iter(ports)
+        self.taken = taken
+        self.started = []
+
+    def offer_port(self):
+        return next(self.ports)
+
+    def start(self, addresses, task):
+        self.started.append(addresses[task])
+
+    def status(self):
+        if self.started[-1] in self.taken:
+            return Status(ending=Ending("found its port taken", port_is_taken=True))
+        return Status(pid=1, facts=FACTS)
+
+    def end(self):
+        pass
+
+    def close(self):
+        pass
+
+
+FACTS = WorkerFacts(
+    host_name="h", clock="c", cpu="x", core=0, threads=1, memory_bytes=8, gpu_names=(),
+    is_confined=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def without_devices(monkeypatch):
+    monkeypatch.setattr(Cluster, "_list_devices", lambda _: ())
+
+
+def test_all_workers_start_anew_when_the_port_of_one_was_taken(without_devices):
+    first = MadeUpWorker([1001, 1002])
+    second = MadeUpWorker([2001, 2002], taken=["127.0.0.1:2001"])
+
+    cluster = Cluster([first, second])
+
+    assert first.started == ["127.0.0.1:1001", "127.0.0.1:1002"]
+    assert second.started == ["127.0.0.1:2001", "127.0.0.1:2002"]
+    assert cluster.target == "grpc://127.0.0.1:1002"
+
+
+def test_three_taken_ports_in_a_row_are_an_error(without_devices):
+    worker = MadeUpWorker([1, 2, 3, 4], taken=["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"])
+
+    with pytest.raises(WorkerError, match="no free ports: 3 times"):
+        Cluster([worker])
+
+
+def test_the_memory_of_a_cluster_is_that_of_the_worker_with_the_least(without_devices):
+    small, large = MadeUpWorker([1]), MadeUpWorker([2])
+    large.status = lambda: Status(pid=1, facts=FACTS.model_copy(update={"memory_bytes": 9}))
+
+    assert Cluster([large, small]).memory_bytes == 8
+
+
+# Clusters of hosts that cannot be.
+
+
+def test_a_cluster_has_at_least_one_host():
+    with pytest.raises(InvalidValueError, match="at least one host, got none"):
+        RemoteCluster([])
+
+
+def test_a_loopback_address_is_no_host_to_others():
+    hosts = [Address("127.0.0.1", 7201), Address("10.0.0.2", 7201)]
+
+    with pytest.raises(InvalidValueError, match=r"10.0.0.2:7201 cannot reach 127.0.0.1:7201"):
+        RemoteCluster(hosts)
+
+
+def test_a_host_where_nothing_listens_is_named():
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", nobody.getsockname()[1])
+
+        with pytest.raises(WorkerError) as error:
+            RemoteCluster([address])
+
+    assert str(error.value) == f"host {address} does not answer: Connection refused"
+
+
+def test_a_hosts_file_opens_a_cluster_of_its_hosts(tmp_path):
+    file = tmp_path / "hosts.toml"
+    file.write_text("version = 1\nhosts = []\n")
+
+    with pytest.raises(FileFormatError, match=r"hosts.toml: hosts: there must be at least one"):
+        open_cluster(file)

@@ -9,6 +9,7 @@ import pytest
 from placer.config import (
     EvaluateSettings,
     GroupSettings,
+    MeasurementSettings,
     OptimizeSettings,
     PolicySettings,
     ProfileSettings,
@@ -22,6 +23,7 @@ from placer.reinforce import ReinforceConfig
 EVERY_SETTINGS = [
     EvaluateSettings,
     GroupSettings,
+    MeasurementSettings,
     OptimizeSettings,
     PolicySettings,
     ProfileSettings,
@@ -50,6 +52,12 @@ def test_an_unknown_setting_is_refused(kind):
     ("kind", "values"),
     [
         (TrainSettings, {"trials": 0}),
+        (TrainSettings, {"environment": "reel"}),
+        (TrainSettings, {"real_trials": 0}),
+        (MeasurementSettings, {"max_timed_steps": 5}),
+        (MeasurementSettings, {"relative_half_width": 0.0}),
+        (MeasurementSettings, {"budget_s": 0.0}),
+        (MeasurementSettings, {"timeout_factor": 1.0}),
         (TrainSettings, {"seed": -1}),
         (TrainSettings, {"baseline_decay": 1.0}),
         (TrainSettings, {"failing_step_time_s": 0.0}),
@@ -81,6 +89,51 @@ def test_defaults_of_training_are_those_of_the_code():
 
     for field in ("batch_size", "baseline_decay", "runnable_only_after", "seed"):
         assert getattr(settings, field) == getattr(config, field)
+
+
+@pytest.mark.parametrize(
+    ("values", "simulated", "total"),
+    [
+        ({}, 2000, 2000),
+        ({"trials": 100}, 100, 100),
+        ({"environment": "real", "trials": 100}, 0, 100),
+        ({"environment": "staged", "trials": 2000}, 2000, 2064),
+        ({"environment": "staged", "trials": 2001, "real_trials": 5}, 2016, 2021),
+        ({"environment": "staged", "trials": 1, "batch_size": 8, "real_trials": 3}, 8, 11),
+    ],
+)
+def test_the_simulated_part_of_a_staged_training_fills_whole_batches(values, simulated, total):
+    settings = TrainSettings(**values)
+
+    assert (settings.simulated_trials, settings.total_trials) == (simulated, total)
+
+
+@pytest.mark.slow
+def test_a_training_measures_with_fewer_steps_than_the_default():
+    from profiling.real_environment import (  # noqa: PLC0415 - loads TensorFlow
+        MeasurementConfig,
+    )
+
+    quick, default = MeasurementConfig(**MeasurementSettings().model_dump()), MeasurementConfig()
+
+    assert quick.max_timed_steps < default.max_timed_steps
+    assert quick.relative_half_width > default.relative_half_width
+    assert quick.budget_s < default.budget_s
+
+
+@pytest.mark.slow
+def test_any_measurement_that_can_be_set_is_one_that_can_be_made():
+    from profiling.real_environment import (  # noqa: PLC0415 - loads TensorFlow
+        MeasurementConfig,
+    )
+
+    fewest = MeasurementSettings(
+        max_timed_steps=6, relative_half_width=1, budget_s=1e-3, timeout_factor=1.001
+    )
+
+    config = MeasurementConfig(**fewest.model_dump())
+
+    assert config.is_enough([1.0] * 6)
 
 
 @pytest.mark.slow

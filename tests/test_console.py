@@ -63,6 +63,23 @@ def test_a_measured_table_shows_the_measurement_and_its_spread():
     assert "peak" not in text
 
 
+def test_a_measured_speedup_shows_its_interval_in_place_of_the_spread():
+    text = shown(
+        [
+            row(
+                "metis",
+                step_time_s=0.25,
+                spread_s=0.01,
+                speedup_over_single=1.21,
+                speedup_over_single_interval=[1.153, 1.279],
+            )
+        ]
+    )
+
+    assert "1.21 (1.15–1.28)" in text
+    assert "spread" not in text
+
+
 def test_a_method_that_did_not_run_shows_its_outcome_in_place_of_its_time():
     text = shown([row("metis"), row("single a", outcome="OUT_OF_MEMORY", makespan_s=None)])
 
@@ -79,6 +96,17 @@ def test_no_line_of_a_table_is_wider_than_the_terminal():
     rows = [row("policy (trial 12345)", step_time_s=0.25, spread_s=0.01)]
 
     assert max(len(line) for line in shown(rows).splitlines()) <= 80
+
+
+def test_a_table_with_intervals_fits_a_terminal_and_nothing_is_cut_off():
+    intervals = {f"speedup_over_{name}_interval": [0.95, 1.28] for name in ("single", "expert")}
+    winner = row("policy (trial 123)", step_time_s=0.25, speedup_over_expert=2.0, **intervals)
+
+    text = shown([winner])
+
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "2.00 (0.95–1.28)" in text
+    assert "…" not in text
 
 
 def test_every_update_of_a_training_is_passed_on():

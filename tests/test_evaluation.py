@@ -1,11 +1,12 @@
 """Which candidates are judged, who gets the credit, and how results are ranked."""
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from placer.environment import Measurement, Outcome
+from placer.environment import REAL, Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.evaluation import Candidate, Evaluation, Result, candidates, evaluate
 from placer.grouping import Grouping
@@ -27,8 +28,19 @@ def failed(detail: str = "full") -> Measurement:
     return Measurement(outcome=Outcome.OUT_OF_MEMORY, detail=detail)
 
 
-def trial(number: int, devices: tuple[int, ...], measurement: Measurement) -> Trial:
-    return Trial(number=number, update=0, device_of_group=devices, measurement=measurement)
+def trial(
+    number: int,
+    devices: tuple[int, ...],
+    measurement: Measurement,
+    environment: str = "simulated",
+) -> Trial:
+    return Trial(
+        number=number,
+        update=0,
+        device_of_group=devices,
+        environment=environment,
+        measurement=measurement,
+    )
 
 
 def result(method: str, predicted: Measurement, measured: Measurement | None = None) -> Result:
@@ -90,6 +102,38 @@ def test_no_learned_placement_is_taken_when_none_is_wanted():
     chosen = candidates({"single a": actions(0, 0)}, trials, TWO_GROUPS, num_learned=0)
 
     assert [c.method for c in chosen] == ["single a"]
+
+
+def test_trials_on_real_devices_come_before_faster_simulated_ones():
+    trials = [
+        trial(0, (0, 1), ok(0.1)),
+        trial(1, (1, 0), ok(3.0), REAL),
+        trial(2, (1, 1), ok(2.0), REAL),
+    ]
+
+    chosen = candidates({}, trials, TWO_GROUPS, num_learned=3)
+
+    assert [c.method for c in chosen] == [f"policy (trial {number})" for number in (2, 1, 0)]
+
+
+def test_what_failed_on_real_devices_is_no_candidate_however_fast_it_was_predicted():
+    trials = [
+        trial(0, (0, 1), ok(0.1)),
+        trial(1, (0, 1), failed(), REAL),
+        trial(2, (1, 0), ok(0.2)),
+    ]
+
+    chosen = candidates({}, trials, TWO_GROUPS, num_learned=3)
+
+    assert [c.method for c in chosen] == ["policy (trial 2)"]
+
+
+def test_what_failed_on_real_devices_once_and_ran_another_time_is_a_candidate():
+    trials = [trial(0, (0, 1), failed(), REAL), trial(1, (0, 1), ok(1.0), REAL)]
+
+    chosen = candidates({}, trials, TWO_GROUPS, num_learned=3)
+
+    assert [c.method for c in chosen] == ["policy (trial 1)"]
 
 
 def test_without_real_devices_the_simulation_decides():
@@ -167,6 +211,76 @@ def test_there_is_no_speedup_over_what_did_not_run():
     assert rows[0]["speedup_over_single"] is None
     assert rows[0]["speedup_over_expert"] is None
     assert rows[1]["makespan_s"] is None
+
+
+def timed(*samples_s: float) -> Measurement:
+    return ok(float(np.median(samples_s)), samples_s)
+
+
+def test_a_measured_speedup_has_the_interval_of_its_paired_rounds():
+    # In every round one device takes twice as long, and the expert three times.
+    rounds = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    evaluation = Evaluation(
+        (
+            result("policy (trial 3)", ok(1.0), timed(*rounds)),
+            result("single a", ok(1.0), timed(*(2 * time_s for time_s in rounds))),
+            result("expert", ok(1.0), timed(*(3 * time_s for time_s in rounds))),
+        )
+    )
+
+    rows = evaluation.rows()
+
+    assert rows[0]["speedup_over_single_interval"] == pytest.approx([2.0, 2.0])
+    assert rows[0]["speedup_over_expert_interval"] == pytest.approx([3.0, 3.0])
+    assert rows[1]["speedup_over_single_interval"] == pytest.approx([1.0, 1.0])
+    assert rows[2]["speedup_over_single_interval"] == pytest.approx([2 / 3, 2 / 3])
+
+
+def test_the_interval_is_over_the_fastest_single_device():
+    evaluation = Evaluation(
+        (
+            result("single b", ok(1.0), timed(*[2.0] * 6)),
+            result("single a", ok(1.0), timed(*[4.0] * 6)),
+        )
+    )
+
+    rows = evaluation.rows()
+
+    assert rows[1]["speedup_over_single_interval"] == pytest.approx([0.5, 0.5])
+
+
+def test_an_interval_is_read_from_a_file_as_it_was_written():
+    evaluation = Evaluation((result("single a", ok(1.0), timed(*[2.0] * 6)),))
+
+    rows = evaluation.rows()
+
+    assert json.loads(json.dumps(rows)) == rows
+
+
+@pytest.mark.parametrize(
+    ("winner", "single"),
+    [
+        (ok(1.0), ok(2.0)),
+        (timed(*[1.0] * 6), timed(*[2.0] * 7)),
+        (timed(*[1.0] * 5), timed(*[2.0] * 5)),
+        (failed(), timed(*[2.0] * 6)),
+    ],
+    ids=["no samples", "other rounds", "too few rounds", "did not run"],
+)
+def test_there_is_no_interval_without_enough_rounds_in_common(winner, single):
+    evaluation = Evaluation(
+        (result("policy (trial 3)", ok(1.0), winner), result("single a", ok(1.0), single))
+    )
+
+    assert evaluation.rows()[0]["speedup_over_single_interval"] is None
+
+
+def test_what_was_only_simulated_has_no_interval():
+    evaluation = Evaluation((result("metis", ok(1.0)), result("single a", ok(2.0))))
+
+    for row in evaluation.rows():
+        assert row["speedup_over_single_interval"] is None
+        assert row["speedup_over_expert_interval"] is None
 
 
 def test_the_spread_is_the_distance_between_the_quartiles_of_the_samples():

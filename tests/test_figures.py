@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from placer.environment import Measurement, Outcome
-from placer.figures import device_load, learning_curve, step_times
+from placer.figures import (
+    device_load,
+    fidelity_scatter,
+    learning_curve,
+    loss_curves,
+    step_times,
+)
 from placer.trials import Trial
 
 
@@ -106,3 +112,100 @@ def test_the_load_of_devices_is_stacked():
 
     assert (first.get_x(), first.get_width()) == (0.0, 1.0)
     assert (second.get_x(), second.get_width()) == (1.0, 2.0)
+
+
+def fidelity_row(kind: str, predicted_s: float, measured_s: float | None) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "predicted_s": predicted_s,
+        "measured_s": measured_s,
+        "interval_s": None if measured_s is None else [measured_s - 0.1, measured_s + 0.2],
+        "error": None if measured_s is None else predicted_s / measured_s - 1,
+    }
+
+
+def test_each_placement_is_a_dot_of_its_kind_at_predicted_and_measured():
+    rows = [fidelity_row("cut", 1.0, 1.5), fidelity_row("random", 2.0, 2.5)]
+
+    axes = fidelity_scatter(rows, error=0.25, spearman=1.0).axes[0]
+
+    dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in axes.containers}
+    assert dots == {"cut": [[1.0, 1.5]], "random": [[2.0, 2.5]]}
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("simulated (s)", "measured (s)")
+
+
+def test_the_bars_of_a_dot_are_the_interval_of_its_median():
+    axes = fidelity_scatter([fidelity_row("cut", 1.0, 1.5)], error=None, spearman=None).axes[0]
+
+    (segments,) = axes.containers[0].lines[2][0].get_segments()
+
+    assert segments[:, 1] == pytest.approx([1.4, 1.7])
+
+
+def test_a_measurement_without_an_interval_is_drawn_without_bars():
+    row = {**fidelity_row("cut", 1.0, 1.5), "interval_s": None}
+
+    axes = fidelity_scatter([row], error=None, spearman=None).axes[0]
+
+    (segments,) = axes.containers[0].lines[2][0].get_segments()
+    assert segments[:, 1].tolist() == [1.5, 1.5]
+
+
+def test_the_diagonal_has_a_band_of_ten_per_cent():
+    axes = fidelity_scatter([fidelity_row("cut", 1.0, 1.5)], error=None, spearman=None).axes[0]
+
+    ends = line(axes, "equal").get_xydata()
+    assert ends[:, 0].tolist() == ends[:, 1].tolist()
+    heights = {round(y / x, 6) for x, y in axes.collections[0].get_paths()[0].vertices}
+    assert heights == {0.9, 1.1}
+
+
+def test_the_two_figures_are_in_the_title_and_what_failed_is_not_counted():
+    rows = [fidelity_row("cut", 1.0, 1.5), fidelity_row("random", 2.0, None)]
+
+    axes = fidelity_scatter(rows, error=0.0714, spearman=0.9876).axes[0]
+
+    assert axes.get_title() == "1 placements: median error 7.1%, rank correlation 0.988"
+
+
+def test_times_far_apart_are_on_logarithmic_axes():
+    near = [fidelity_row("cut", 1.0, 1.0), fidelity_row("cut", 3.0, 3.0)]
+    far = [*near, fidelity_row("cut", 9.0, 9.0)]
+
+    scales = [
+        fidelity_scatter(rows, error=0, spearman=1).axes[0].get_xscale() for rows in (near, far)
+    ]
+
+    assert scales == ["linear", "log"]
+
+
+def test_a_comparison_in_which_nothing_ran_can_still_be_drawn():
+    figure = fidelity_scatter([fidelity_row("cut", 1.0, None)], error=None, spearman=None)
+
+    assert figure.axes[0].get_title() == "0 placements: nothing to judge"
+
+
+def test_losses_are_drawn_against_summed_step_times_and_against_steps():
+    losses = {"one": np.array([4.0, 3.0, 2.0]), "split": np.array([4.0, 3.0, 2.0])}
+    step_times_s = {"one": np.array([2.0, 2.0, 2.0]), "split": np.array([1.0, 1.0, 2.0])}
+
+    by_time, by_step = loss_curves(losses, step_times_s, target_loss=2.5).axes
+
+    assert line(by_time, "one").get_xydata().tolist() == [[2.0, 4.0], [4.0, 3.0], [6.0, 2.0]]
+    assert line(by_time, "split").get_xdata().tolist() == [1.0, 2.0, 4.0]
+    assert [one.get_xdata().tolist() for one in by_step.get_lines()[:2]] == [[1, 2, 3]] * 2
+    assert by_time.get_xlabel() == "time in steps (s)"
+
+
+def test_the_target_loss_is_a_horizontal_line_on_both_sides():
+    figure = loss_curves({"one": np.array([4.0])}, {"one": np.array([1.0])}, target_loss=2.5)
+
+    assert [set(axes.get_lines()[-1].get_ydata()) for axes in figure.axes] == [{2.5}, {2.5}]
+    assert line(figure.axes[0], "target 2.5")
+
+
+def test_long_trainings_are_drawn_in_minutes():
+    figure = loss_curves({"one": np.array([4.0])}, {"one": np.array([600.0])}, target_loss=2.5)
+
+    assert figure.axes[0].get_xlabel() == "time in steps (min)"
+    assert line(figure.axes[0], "one").get_xdata().tolist() == [10.0]

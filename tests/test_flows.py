@@ -5,17 +5,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import evaluate
 from flows.group import group
 from flows.optimize import optimize
 from flows.profile import profile
+from flows.real_devices import real_environment, why_not_real
+from flows.results import show_training
 from flows.stages import read_grouping, read_profile, read_training
 from flows.train import train
 from placer.config import (
     EvaluateSettings,
     GroupSettings,
+    MeasurementSettings,
     OptimizeSettings,
     PolicySettings,
     ProfileSettings,
@@ -27,6 +31,7 @@ from placer.files import load_placement, save_profile
 from placer.mlflow_store import Store, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.placement import Placement
+from placer.reinforce import failing_step_time_s
 from placer.simulator import simulate
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 
@@ -34,6 +39,14 @@ pytestmark = pytest.mark.slow
 
 POLICY = PolicySettings(hidden_size=8, attention_size=4, embedding_size=4, jit_compile=False)
 TRAIN = TrainSettings(trials=64, batch_size=8, checkpoint_every=2, policy=POLICY)
+STAGED = TRAIN.model_copy(
+    update={
+        "environment": "staged",
+        "trials": 15,  # rounded up to two batches
+        "real_trials": 9,
+        "measurement": MeasurementSettings(max_timed_steps=6),
+    }
+)
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
 
 
@@ -76,6 +89,12 @@ def settings(folder) -> OptimizeSettings:
 @pytest.fixture(scope="module")
 def run_id(settings) -> str:
     return optimize(settings)
+
+
+@pytest.fixture(scope="module")
+def traced_grouping(folder) -> str:
+    """The grouping of a tiny step, profiled on this machine's devices."""
+    return group(profile(ProfileSettings(sizes=TINY_RNNLM, trace_steps=3)))
 
 
 def evaluation_of(store: Store, run_id: str) -> dict:
@@ -220,6 +239,110 @@ def test_a_captured_step_is_profiled_grouped_trained_and_measured_on_the_real_de
     assert document["num_groups"] < document["num_ops"]
 
 
+def test_the_failing_signal_of_a_traced_profile_is_twice_the_measured_step(store, traced_grouping):
+    profile = read_grouping(store, traced_grouping).profile
+
+    step_time_s = float(profile.provenance.facts["step_time_s"])
+    assert failing_step_time_s(profile) == pytest.approx(2 * step_time_s, rel=1e-3)
+
+
+def test_a_staged_training_goes_on_in_the_middle_of_its_real_part(
+    store, traced_grouping, monkeypatch
+):
+    append = MLflowTrialLog.append
+
+    def fail_late(self, trials, metrics):
+        append(self, trials, metrics)
+        if trials[-1].number == 18:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MLflowTrialLog, "append", fail_late)
+        with pytest.raises(KeyboardInterrupt):
+            train(traced_grouping, STAGED)
+    run_id = train(traced_grouping, STAGED)
+
+    trials = MLflowTrialLog(store, run_id).trials()
+    assert [trial.number for trial in trials] == list(range(25))
+    assert [trial.environment for trial in trials] == ["simulated"] * 16 + ["real"] * 9
+    killed = [trial.finished_at_s for trial in trials[16:19]]
+    assert killed == sorted(set(killed))  # kept one by one
+    assert max(killed) < min(trial.finished_at_s for trial in trials[19:])
+    ran = [trial.measurement for trial in trials[16:] if trial.measurement.samples_s]
+    assert all(found.step_time_s > 0 and len(found.samples_s) == 6 for found in ran)
+    assert len(ran) >= 1
+    assert tf.config.get_visible_devices("GPU") == []
+
+
+def test_the_page_of_a_staged_training_tells_both_parts(store, traced_grouping):
+    run_id = train(traced_grouping, STAGED)
+
+    note = store.run(run_id).tags["mlflow.note.content"]
+    table = store.download(run_id, "top_placements.csv").read_text()
+    names = set(store.artifacts.names(run_id, "."))
+    assert "Best of 16 placements in the simulation: " in note
+    assert "Best of 9 placements on the real devices: " in note
+    assert table.splitlines()[0].startswith("rank,step_time_s,environment,method,trial")
+    assert table.splitlines()[1].split(",")[2] == "real"
+    assert {"learning_curve_simulated.png", "learning_curve_real.png"} <= names
+
+
+def test_the_result_of_a_staged_training_names_both_bests(store, traced_grouping, tmp_path, capsys):
+    run_id = train(traced_grouping, STAGED)
+
+    show_training(run_id, json_file=tmp_path / "training.json")
+
+    document = json.loads((tmp_path / "training.json").read_text())
+    trials = MLflowTrialLog(store, run_id).trials()
+    assert (document["num_trials"], document["num_real_trials"]) == (25, 9)
+    assert document["best_makespan_s"] == min(t.measurement.step_time_s for t in trials[:16])
+    assert document["best_step_time_s"] == trials[document["best_trial"]].measurement.step_time_s
+    assert document["best_trial"] >= 16
+    assert "on the real devices" in capsys.readouterr().out
+
+
+def test_a_training_may_measure_every_placement_and_says_what_that_takes(
+    store, traced_grouping, caplog
+):
+    with caplog.at_level("INFO", logger="flows"):
+        run_id = train(
+            traced_grouping, STAGED.model_copy(update={"environment": "real", "trials": 3})
+        )
+
+    trials = MLflowTrialLog(store, run_id).trials()
+    assert [trial.environment for trial in trials] == ["real"] * 3
+    assert "3 placements on the real devices, 10 or more steps of each" in caplog.text
+    assert "more than 0:00:0" in caplog.text
+    assert {"learning_curve.png"} <= set(store.artifacts.names(run_id, "."))
+
+
+def test_a_graph_file_cannot_be_trained_on_the_real_devices(settings, store, run_id):
+    grouping_run = store.run(evaluation_of(store, run_id)["run_id"]).tags["placer.grouping_run"]
+
+    with pytest.raises(
+        InvalidValueError, match=r"'chains' was read from a file, .* --topology local"
+    ):
+        train(grouping_run, settings.train.model_copy(update={"environment": "staged"}))
+
+
+def test_described_devices_cannot_be_trained_on(store):
+    grouping_run = group(profile(ProfileSettings(sizes=TINY_RNNLM, topology="haswell-2xk80")))
+
+    with pytest.raises(
+        InvalidValueError, match="devices are described, not present: topology 'haswell-2xk80'; "
+    ):
+        train(grouping_run, STAGED)
+
+
+def test_where_the_devices_are_not_here_there_is_no_real_environment(store, run_id):
+    inputs = read_training(store, evaluation_of(store, run_id)["run_id"])
+
+    with real_environment(store, inputs) as environment:
+        found = environment
+
+    assert found is None
+
+
 def test_the_profile_file_of_a_traced_step_is_judged_in_the_simulation(store, folder):
     # The file names this machine's devices and traced times, but holds no step to run on them.
     # Traced anew: stages of equal content would be reused from the test that has the step.
@@ -262,3 +385,6 @@ def test_a_workload_on_equal_devices_without_description_is_traced(folder, store
     assert found.provenance.method == "trace"
     assert found.topology.num_devices == 4
     assert found.costs.measured.any()
+    assert "described, not present: topology 'four'" in str(
+        why_not_real(store, read_profile(store, run))
+    )

@@ -15,6 +15,7 @@ from placer.reinforce import ReinforceConfig, ReinforceTrainer
 from placer.tracking_names import (
     CHECKPOINT,
     EXPERIMENT,
+    FIDELITY_METRICS,
     HEARTBEAT,
     HOST,
     KEY,
@@ -75,6 +76,7 @@ def run_id(store: Store) -> str:
 
 def test_the_page_explains_every_listed_metric_tag_and_artifact() -> None:
     assert explained("Metrics of a training").keys() == METRICS.keys()
+    assert explained("Metrics of a fidelity measurement").keys() == FIDELITY_METRICS.keys()
     assert explained("Tags").keys() == TAGS.keys()
     assert explained("Artifacts of a training").keys() == TRAINING_ARTIFACTS.keys()
 

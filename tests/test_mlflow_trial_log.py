@@ -1,5 +1,6 @@
 """The MLflow trial log: exact curves, whole shards, and nothing lost when it is killed."""
 
+import dataclasses
 import itertools
 import logging
 import subprocess
@@ -141,6 +142,38 @@ def test_the_best_so_far_goes_on_from_the_shards(log: MLflowTrialLog) -> None:
         again.append([trial_of(1, ok(5.0))], {})
 
     assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1.0, 1.0]
+
+
+def test_with_the_first_real_trial_that_runs_the_best_starts_anew(log: MLflowTrialLog) -> None:
+    simulated = [trial_of(0, ok(1.0)), trial_of(1, ok(3.0))]
+    measured = [too_large(), ok(5.0), ok(6.0), ok(4.0)]
+    real = [
+        dataclasses.replace(trial_of(number, found), environment="real")
+        for number, found in enumerate(measured, start=2)
+    ]
+
+    with log:
+        log.append(simulated, {})
+    with reopened(log) as again:
+        for trial in real:
+            again.append([trial], {})
+
+    assert [value for _, value, _ in curve(log, "trial/step_time_s")] == [1, 3, 5, 6, 4]
+    assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1, 1, 1, 5, 5, 4]
+
+
+def test_an_update_kept_trial_by_trial_has_its_metrics_at_its_last_trial(
+    log: MLflowTrialLog,
+) -> None:
+    with log:
+        for number in range(3):
+            log.append(trials_of([number]), {})
+    with reopened(log) as again:  # as after a kill
+        again.append(trials_of([3]), {"baseline": -1.0})
+
+    assert log.trials() == trials_of(range(4))
+    assert curve(log, "update/baseline") == [(0, -1.0, 1000003)]
+    assert [step for step, _, _ in curve(log, "trial/step_time_s")] == [0, 1, 2, 3]
 
 
 # Shards

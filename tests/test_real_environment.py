@@ -1,6 +1,8 @@
 """Placements timed on real workers, and what becomes of those that cannot run."""
 
 import dataclasses
+import itertools
+import math
 import os
 import signal
 from pathlib import Path
@@ -16,7 +18,8 @@ from placer.environment import Outcome
 from placer.errors import InvalidValueError, WorkerError
 from placer.graph import Op, OpGraph
 from placer.placement import Placement
-from profiling.placed_step import PlacedStep, check_devices, one_line, place
+from profiling.messages import Ending
+from profiling.placed_step import ImportedStep, PlacedStep, check_devices, one_line
 from profiling.real_environment import MeasurementConfig, RealEnvironment
 from tests.steps import (
     all_on,
@@ -33,7 +36,7 @@ pytestmark = pytest.mark.slow
 v1 = tf.compat.v1
 
 TWO_CPUS = DeviceTopology.uniform(2, Link(1e9), kind="CPU")
-QUICK = MeasurementConfig(max_warmup_steps=2, timed_steps=3, timeout_s=30)
+QUICK = MeasurementConfig(max_warmup_steps=2, min_timed_steps=3, max_timed_steps=3, timeout_s=30)
 
 
 @pytest.fixture
@@ -94,20 +97,64 @@ def test_every_op_runs_on_the_device_it_was_placed_on(step, cluster):
         assert actual[op.name] == cluster.devices[device]
 
 
+def devices_of_nodes(imported):
+    return {op.name: op.device for op in imported.graph.get_operations()}
+
+
 def test_a_variable_is_initialised_on_its_own_device(step):
-    placed = place(
-        step, ["a" if device == 0 else "b" for device in second_layer_on_1(step).device_of_op]
+    imported = ImportedStep(step)
+
+    imported.place(
+        ["/cpu:0" if device == 0 else "/cpu:1" for device in second_layer_on_1(step).device_of_op]
     )
 
-    device_of_node = {node.name: node.device for node in placed.node}
-    assert device_of_node["w1/Assign"] == device_of_node["w1/Initializer/initial_value"] == "a"
-    assert device_of_node["w2/Assign"] == device_of_node["w2/Initializer/initial_value"] == "b"
+    device_of_node = devices_of_nodes(imported)
+    for first, second in (
+        ("w1/Assign", "w2/Assign"),
+        ("w1/Initializer/initial_value", "w2/Initializer/initial_value"),
+    ):
+        assert tf.DeviceSpec.from_string(device_of_node[first]).device_index == 0
+        assert tf.DeviceSpec.from_string(device_of_node[second]).device_index == 1
 
 
 def test_placing_leaves_the_captured_graph_without_devices(step):
-    place(step, ["a"] * step.op_graph.num_ops)
+    ImportedStep(step).place(["/cpu:0"] * step.op_graph.num_ops)
 
     assert {node.device for node in step.graph_def.node} == {""}
+
+
+def test_a_step_imported_once_runs_on_one_placement_after_another(step, cluster):
+    imported = ImportedStep(step)
+    actual = []
+    for placement in (all_on(step, 0), second_layer_on_1(step), all_on(step, 1)):
+        names = [cluster.devices[device] for device in placement.device_of_op]
+        placed = PlacedStep(imported, names, cluster, timeout_s=30)
+        # Raises if an op is where the placement before had put it.
+        placed.run_checked()
+        actual.append(placed.loss)
+        placed.close()
+
+    np.testing.assert_allclose(actual, actual[0], rtol=1e-5)
+
+
+def test_a_step_is_fed_in_place_of_a_tensor_of_the_graph(step, cluster):
+    placed = opened(step, second_layer_on_1(step), cluster)
+    ones = np.ones((64, 64), np.float32)
+
+    placed.run(feed={"layer1/ReadVariableOp:0": ones})
+    fed = placed.loss
+    placed.close()
+
+    # The rows of x·w1 are of ones, w2 halves them: the mean of 0.5 squared.
+    np.testing.assert_allclose(fed, 0.25, rtol=1e-5)
+
+
+def test_a_value_of_another_shape_is_not_fed(step, cluster):
+    placed = opened(step, all_on(step, 0), cluster)
+
+    with pytest.raises(ValueError, match="Cannot feed value of shape"):
+        placed.run(feed={"layer1/ReadVariableOp:0": np.ones((3, 3), np.float32)})
+    placed.close()
 
 
 def test_ops_that_ran_elsewhere_are_named():
@@ -146,54 +193,144 @@ def test_the_step_time_is_the_median_of_positive_samples(environment, step):
         assert measurement.step_time_s == sorted(measurement.samples_s)[1]
 
 
-def test_compared_placements_take_turns(environment, step, monkeypatch):
+def test_compared_placements_take_turns_in_an_order_that_changes(environment, step, monkeypatch):
     order = []
     run = PlacedStep.run
 
-    def recorded(self, metadata=None):
+    def recorded(self, metadata=None, *, feed=None):
         order.append(id(self))
-        return run(self, metadata)
+        return run(self, metadata, feed=feed)
 
     monkeypatch.setattr(PlacedStep, "run", recorded)
 
     measurements = environment.compare(
-        [all_on(step, 0), all_on(step, 1), second_layer_on_1(step)], rounds=4
+        [all_on(step, 0), all_on(step, 1), second_layer_on_1(step)], rounds=6
     )
 
-    timed = order[-12:]
-    assert len(set(timed[:3])) == 3
-    assert timed == timed[:3] * 4
-    assert [len(measurement.samples_s) for measurement in measurements] == [4, 4, 4]
+    timed = order[-18:]
+    rounds = [timed[start : start + 3] for start in range(0, 18, 3)]
+    # All six orders of three.
+    assert len({tuple(each) for each in rounds}) == 6
+    assert all(len(set(each)) == 3 for each in rounds)
+    assert [len(measurement.samples_s) for measurement in measurements] == [6, 6, 6]
+
+
+def test_sample_after_sample_is_of_the_same_round(environment, step, monkeypatch):
+    times_s = iter(range(1, 100))
+    monkeypatch.setattr(PlacedStep, "run", scripted(times_s))
+
+    first, second = environment.compare([all_on(step, 0), all_on(step, 1)], rounds=3)
+
+    # 1 and 2 warm up. Turns: 3 first, 4 second, 5 second, 6 first, 7 first, 8 second.
+    assert first.samples_s == (3.0, 6.0, 7.0)
+    assert second.samples_s == (4.0, 5.0, 8.0)
+
+
+def scripted(times_s):
+    """Steps that take the given times, whatever they really take."""
+
+    def run(self, metadata=None, *, feed=None):
+        del metadata, feed
+        self.times_s.append(float(next(times_s)))
+        return self.times_s[-1]
+
+    return run
+
+
+def test_steps_are_timed_until_the_median_is_known_well_enough(step, cluster, monkeypatch):
+    config = MeasurementConfig(max_warmup_steps=1, min_timed_steps=6, relative_half_width=0.02)
+    times_s = itertools.chain([1.0, 1.1, 1.0, 1.0, 0.9, 1.0], itertools.repeat(1.0))
+    monkeypatch.setattr(PlacedStep, "run", scripted(times_s))
+
+    (measurement,) = RealEnvironment(step, TWO_CPUS, cluster, config).measure([all_on(step, 0)])
+
+    # Up to eight, the interval of the median is the range, 0.9 to 1.1. Of nine samples, all
+    # but one on one side of the median is 3.9 % for both sides together: one is left out.
+    assert len(measurement.samples_s) == 9
+    assert measurement.step_time_s == 1.0
+
+
+def test_contenders_are_timed_until_all_of_them_are_known_well_enough(step, cluster, monkeypatch):
+    config = MeasurementConfig(max_warmup_steps=1, min_timed_steps=3, relative_half_width=0.02)
+    steady, varied = iter([1.0] * 99), iter([1.0, 1.2, 1.0, 1.0, 1.0, 1.0] + [1.0] * 99)
+    by_session = {}
+
+    def run(self, metadata=None, *, feed=None):
+        del metadata, feed
+        times_s = by_session.setdefault(id(self), varied if by_session else steady)
+        self.times_s.append(next(times_s))
+        return self.times_s[-1]
+
+    monkeypatch.setattr(PlacedStep, "run", run)
+
+    first, second = RealEnvironment(step, TWO_CPUS, cluster, config).compare(
+        [all_on(step, 0), all_on(step, 1)]
+    )
+
+    # The second needs nine (see above); the first had enough after three.
+    assert len(first.samples_s) == len(second.samples_s) == 9
+
+
+@pytest.mark.parametrize(
+    ("samples_s", "is_enough"),
+    [
+        # Eight have their range, 0.09 to 0.11: 10 % to either side.
+        ([0.1] * 5, False),
+        ([0.1] * 6, True),
+        ([0.09, *[0.1] * 6, 0.11], False),
+        # Nine leave out one at either end.
+        ([0.09, *[0.1] * 7, 0.11], True),
+        # At most ten, or 3.5 seconds of steps.
+        ([1e-3, 1.0] * 4, True),
+        ([1e-3, 1e-2] * 4, False),
+        ([1e-3, 1e-2] * 5, True),
+    ],
+)
+def test_timing_ends_when_the_median_is_known_or_the_bounds_are_met(samples_s, is_enough):
+    config = MeasurementConfig(
+        min_timed_steps=6, max_timed_steps=10, relative_half_width=0.05, budget_s=3.5
+    )
+
+    assert config.is_enough(samples_s) is is_enough
 
 
 class ScriptedStep(PlacedStep):
     """Steps of given times, to see when warming up ends."""
 
     def __init__(self, times_s):
-        self.times_s = list(times_s)
-        self.num_run = 0
+        self.script_s = iter(times_s)
+        self.times_s = []
 
-    def run(self, metadata=None):
-        del metadata
-        self.num_run += 1
-        return self.times_s[self.num_run - 1]
+    def run(self, metadata=None, *, feed=None):
+        del metadata, feed
+        self.times_s.append(next(self.script_s))
+        return self.times_s[-1]
 
 
-def test_warming_up_ends_when_two_steps_in_a_row_agree_to_5_percent():
-    # 5 and 2 differ, 2 and 1 differ, 1.00 and 1.04 agree.
-    placed = ScriptedStep([5.0, 2.0, 1.0, 1.04, 1.0])
+def test_warming_up_ends_when_times_have_settled():
+    placed = ScriptedStep([5.0, 2.0, 1.0, 1.04, 0.98, 1.0, 1.0])
 
     placed.warm_up(8)
 
-    assert placed.num_run == 4
+    # The record of 1.0 was followed by three steps that were not much faster.
+    assert placed.times_s == [5.0, 2.0, 1.0, 1.04, 0.98, 1.0]
 
 
 def test_warming_up_is_bounded_where_times_never_settle():
-    placed = ScriptedStep([1.0, 2.0, 4.0, 8.0, 16.0])
+    placed = ScriptedStep([16.0, 8.0, 4.0, 2.0, 1.0])
 
     placed.warm_up(3)
 
-    assert placed.num_run == 3
+    assert placed.times_s == [16.0, 8.0, 4.0]
+
+
+def test_warming_up_counts_the_steps_before():
+    placed = ScriptedStep([16.0, 8.0, 4.0, 2.0, 1.0])
+    placed.run()
+
+    placed.warm_up(3)
+
+    assert placed.times_s == [16.0, 8.0, 4.0]
 
 
 def test_nothing_to_measure_is_nothing_measured(environment):
@@ -222,21 +359,21 @@ def resident_bytes(pid):
 # Placements that cannot run are outcomes.
 
 
-@pytest.mark.parametrize("worker", [0, 1])
+# Of three placements, steps 1 to 3 warm up; in the first round, the order is 4, 6, 5.
+@pytest.mark.parametrize(("worker", "step_number"), [(1, 2), (0, 6)], ids=["warming up", "timed"])
 def test_a_worker_that_is_killed_costs_one_measurement_and_no_other(
-    environment, step, cluster, monkeypatch, worker
+    environment, step, cluster, monkeypatch, worker, step_number
 ):
     before = cluster.pids
     run = PlacedStep.run
     num_run = 0
 
-    def killing(self, metadata=None):
-        # Runs 1 to 3 check and warm up the first placement, 4 to 6 the second, 7 to 9 time.
+    def killing(self, metadata=None, *, feed=None):
         nonlocal num_run
         num_run += 1
-        if num_run == 5:
+        if num_run == step_number:
             os.kill(before[worker], signal.SIGKILL)
-        return run(self, metadata)
+        return run(self, metadata, feed=feed)
 
     monkeypatch.setattr(PlacedStep, "run", killing)
     placements = [second_layer_on_1(step)] * 3
@@ -263,6 +400,125 @@ def test_a_worker_that_died_before_is_replaced_and_costs_no_measurement(environm
     assert measurement.outcome is Outcome.OK
 
 
+def test_samples_from_before_a_worker_was_lost_are_kept(environment, step, cluster, monkeypatch):
+    # Steps 1 to 3 warm up, 4 to 6 are the first round; then one is opened anew by a warm-up.
+    times_s = itertools.count(1)
+    run = scripted(times_s)
+
+    def killing(self, metadata=None, *, feed=None):
+        time_s = run(self, metadata, feed=feed)
+        if time_s == 9.0:
+            os.kill(cluster.pids[1], signal.SIGKILL)
+            while not cluster.lost_workers():
+                pass
+            raise tf.errors.UnavailableError(None, None, "the worker is gone")
+        return time_s
+
+    monkeypatch.setattr(PlacedStep, "run", killing)
+
+    first, second, third = environment.compare([second_layer_on_1(step)] * 3)
+
+    # Turns: 4 first, 5 third, 6 second; 7 second, 8 first, 9 third is lost; 10 and 12 warm up
+    # anew, and 11 and 13 are of the third round.
+    assert third.outcome is Outcome.CRASHED
+    assert {first.samples_s, second.samples_s} == {(4.0, 8.0, 13.0), (6.0, 7.0, 11.0)}
+
+
+def test_a_worker_that_is_stopped_is_a_time_out_and_is_replaced(step, cluster, monkeypatch):
+    config = dataclasses.replace(QUICK, timeout_s=20, timeout_factor=2, min_timeout_s=1)
+    environment = RealEnvironment(step, TWO_CPUS, cluster, config)
+    before = cluster.pids
+    run = PlacedStep.run
+    num_run = 0
+
+    def stopping(self, metadata=None, *, feed=None):
+        nonlocal num_run
+        num_run += 1
+        if num_run == 4:
+            os.kill(before[0], signal.SIGSTOP)
+        return run(self, metadata, feed=feed)
+
+    monkeypatch.setattr(PlacedStep, "run", stopping)
+
+    first, second = environment.compare([second_layer_on_1(step)] * 2)
+
+    assert {first.outcome, second.outcome} == {Outcome.OK, Outcome.TIMED_OUT}
+    (stopped,) = (one for one in (first, second) if one.outcome is not Outcome.OK)
+    assert stopped.detail == "a step did not end within 1 s"
+    assert not Path(f"/proc/{before[0]}").exists()
+    assert cluster.lost_workers() == {}
+
+
+def test_a_worker_that_ended_for_want_of_memory_is_out_of_memory(
+    environment, step, cluster, monkeypatch
+):
+    ending = Ending("was killed by SIGABRT when it ran out of memory", out_of_memory=True)
+    lost = iter([{}, {1: ending}])
+    monkeypatch.setattr(type(cluster), "lost_workers", lambda _: next(lost, {}))
+
+    def failing(self, metadata=None, *, feed=None):
+        raise tf.errors.UnavailableError(None, None, "the worker is gone")
+
+    monkeypatch.setattr(PlacedStep, "run", failing)
+
+    (measurement,) = environment.measure([all_on(step, 1)])
+
+    assert measurement.outcome is Outcome.OUT_OF_MEMORY
+    assert measurement.detail == "worker 1 was killed by SIGABRT when it ran out of memory"
+
+
+def test_a_worker_that_does_not_come_up_again_is_given_a_second_try(
+    environment, step, cluster, monkeypatch, caplog
+):
+    def failing(self, worker):
+        raise WorkerError(f"worker {worker} was killed by SIGKILL at start")
+
+    os.kill(cluster.pids[1], signal.SIGKILL)
+    while not cluster.lost_workers():
+        pass
+    monkeypatch.setattr(type(cluster), "restart", failing)
+
+    (measurement,) = environment.measure([second_layer_on_1(step)])
+
+    assert measurement.outcome is Outcome.OK
+    assert "worker 1 was killed by SIGKILL at start; all workers are started anew" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "fastest_s", "limit_s"),
+    [
+        ({}, 1.0, 10.0),
+        ({}, 0.1, 5.0),
+        ({}, 100.0, 120.0),
+        ({}, math.inf, 120.0),
+        ({"timeout_factor": None}, 1.0, 120.0),
+        ({"timeout_factor": 3.0, "min_timeout_s": 1.0}, 0.5, 1.5),
+        ({"timeout_s": 2.0}, 0.1, 2.0),
+    ],
+)
+def test_the_limit_on_a_step_derives_from_the_fastest_one(changes, fastest_s, limit_s):
+    assert MeasurementConfig(**changes).limit_s(fastest_s) == limit_s
+
+
+def test_a_placement_much_slower_than_the_best_so_far_is_given_up(cluster):
+    # A third of a second or so: 16 GFLOP on one core.
+    square = forward_step("square", lambda: product_of_ones(2000))
+    config = dataclasses.replace(QUICK, timeout_factor=10, min_timeout_s=0.01)
+    environment = RealEnvironment(square, TWO_CPUS, cluster, config)
+    environment._fastest_s = 1e-3
+
+    (measurement,) = environment.measure([all_on(square, 0)])
+
+    # The first step, which has the whole of timeout_s, ended.
+    assert measurement.outcome is Outcome.TIMED_OUT
+    assert measurement.detail == "a step did not end within 0.01 s"
+
+
+def product_of_ones(size):
+    ones = tf.ones([size, size])
+    return tf.reduce_mean(tf.matmul(ones, ones))
+
+
 def test_a_step_that_hangs_is_timed_out_and_the_next_one_runs(step, environment, cluster):
     hanging = hanging_step()
     impatient = RealEnvironment(hanging, TWO_CPUS, cluster, MeasurementConfig(timeout_s=2))
@@ -272,7 +528,7 @@ def test_a_step_that_hangs_is_timed_out_and_the_next_one_runs(step, environment,
     (next_one,) = environment.measure([all_on(step, 1)])
 
     assert hung.outcome is Outcome.TIMED_OUT
-    assert hung.detail == "the step, or its initialisation, did not end within 2 s"
+    assert hung.detail == "the first step did not end within 2 s"
     # What hangs may hold its core: it is gone.
     assert not set(cluster.pids) & set(before)
     assert next_one.outcome is Outcome.OK
@@ -364,7 +620,13 @@ def test_no_rounds_are_refused(environment, step):
     "wrong",
     [
         {"max_warmup_steps": 0},
-        {"timed_steps": 0},
+        {"min_timed_steps": 0},
+        {"max_timed_steps": 5},
+        {"relative_half_width": 0.0},
+        {"budget_s": float("inf")},
+        {"min_timeout_s": -1.0},
+        {"timeout_factor": 1.0},
+        {"timeout_factor": float("nan")},
         {"timeout_s": 0.0},
         {"timeout_s": float("inf")},
         {"timeout_s": float("nan")},

@@ -13,7 +13,6 @@ from placer.reinforce import (
     ReinforceTrainer,
     check_same_proposal,
     failing_step_time_s,
-    fastest,
 )
 from placer.trials import Checkpoint, Trial
 from tests.grouped_profiles import profile_of
@@ -140,6 +139,71 @@ def test_later_only_runnable_placements_move_the_policy_and_the_baseline():
     assert next_metrics["gradient_norm"] == 0
 
 
+def of(environment, trials, measurement_of):
+    return [
+        dataclasses.replace(trial, environment=environment)
+        for trial in measured(trials, measurement_of)
+    ]
+
+
+def test_where_the_environment_changes_the_baseline_starts_anew_from_the_first_mean():
+    trainer = make_trainer(failing_step_time_s=25.0)
+    trainer.tell(of("simulated", trainer.ask(), lambda _: ok(4.0)))
+
+    first = trainer.tell(of("real", trainer.ask(), lambda _: ok(16.0)))
+    second = trainer.tell(of("real", trainer.ask(), lambda _: ok(9.0)))
+    third = trainer.tell(of("real", trainer.ask(), lambda _: ok(9.0)))
+
+    # Rewards -4, then -3; the decay is 0.9.
+    assert first["baseline"] == -4
+    assert second["baseline"] == pytest.approx(-4)
+    assert third["baseline"] == pytest.approx(-3.9)
+
+
+def test_a_first_batch_elsewhere_of_equal_times_teaches_nothing():
+    trainer = make_trainer(failing_step_time_s=25.0)
+    trainer.tell(of("simulated", trainer.ask(), bandit))
+    before = trainer.policy.state()["logits"]
+
+    trainer.tell(of("real", trainer.ask(), lambda _: ok(16.0)))
+
+    assert np.array_equal(trainer.policy.state()["logits"], before)
+
+
+def test_an_update_of_two_environments_is_refused_and_changes_nothing():
+    trainer = make_trainer()
+    asked = of("real", trainer.ask(), bandit)
+    asked[0] = dataclasses.replace(asked[0], environment="simulated")
+
+    with pytest.raises(InvalidValueError, match=r"one environment, got .*'real', 'simulated'"):
+        trainer.tell(asked)
+
+    assert trainer.update == 0
+
+
+def test_a_restored_trainer_knows_which_environment_it_learned_from():
+    first, second = make_trainer(failing_step_time_s=25.0), make_trainer(failing_step_time_s=25.0)
+    first.tell(of("simulated", first.ask(), lambda _: ok(4.0)))
+
+    second.restore(through_json(first.checkpoint()))
+
+    metrics = second.tell(of("real", second.ask(), lambda _: ok(16.0)))
+    assert metrics["baseline"] == -4
+
+
+def test_a_failure_is_never_rewarded_above_what_ran_beside_it():
+    trainer = make_trainer(failing_step_time_s=4.0)
+    told = [
+        dataclasses.replace(trial, measurement=found)
+        for trial, found in zip(trainer.ask(), [ok(36.0), FAILED, ok(4.0), ok(9.0)], strict=True)
+    ]
+
+    metrics = trainer.tell(told)
+
+    # Rewards -6, -6, -2 and -3: slower than the failing signal is as bad as a failure.
+    assert metrics["reward_mean"] == -4.25
+
+
 def test_the_best_trial_is_the_fastest_told_and_the_first_of_equals():
     trainer = make_trainer(batch_size=16)
     first = measured(trainer.ask(), bandit)
@@ -157,7 +221,6 @@ def test_no_trial_is_the_best_if_none_ran():
     trainer.tell(measured(trainer.ask(), lambda _: FAILED))
 
     assert trainer.best is None
-    assert fastest([]) is None
 
 
 @pytest.mark.parametrize("policy_seed", [0, 1, 2])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from placer.report import Report, answer, gibibytes, seconds
+from placer.report import Report, answer, gibibytes, seconds, speedup
 from tests.builders import result_row as row
 
 
@@ -69,6 +69,81 @@ def test_the_expert_is_not_compared_with_itself():
 
     assert "as fast as the expert" not in text
     assert "1.25 × as fast as the best single device" in text
+
+
+def test_the_answer_says_how_sure_each_measured_gain_is():
+    best = row(
+        "policy (trial 9)",
+        step_time_s=0.4,
+        speedup_over_single=1.21,
+        speedup_over_single_interval=[1.153, 1.279],
+        speedup_over_expert=1.05,
+        speedup_over_expert_interval=[0.98, 1.1],
+    )
+
+    text = answer("g", "local", [best])
+
+    assert text == (
+        "g on local: 400 ms a step (measured), found by policy (trial 9);"
+        " 1.21 × as fast as the best single device (95 % interval 1.15 to 1.28)"
+        " and 1.05 × as fast as the expert (95 % interval 0.98 to 1.10)."
+    )
+
+
+def test_the_answer_admits_that_a_gain_cannot_be_told_from_none():
+    best = row(
+        "metis",
+        step_time_s=0.4,
+        speedup_over_single=1.02,
+        speedup_over_single_interval=[0.97, 1.06],
+        speedup_over_expert=3.0,
+    )
+
+    text = answer("g", "local", [best])
+
+    assert text == (
+        "g on local: 400 ms a step (measured), found by metis; no measurable win:"
+        " 1.02 × as fast as the best single device (95 % interval 0.97 to 1.06)."
+    )
+
+
+def test_a_single_device_that_won_is_best_whatever_the_intervals_say():
+    best = row("single a", step_time_s=0.4, speedup_over_single_interval=[1.0, 1.0])
+
+    assert answer("g", "t", [best]).endswith("nothing tried beats one device.")
+
+
+def test_there_may_be_nothing_to_compare_the_winner_with():
+    text = answer("g", "t", [row("metis", speedup_over_single=None)])
+
+    assert text == "g on t: 500 ms a step (simulated), found by metis."
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"speedup_over_single": None}, "–"),
+        ({"speedup_over_single": 1.25}, "1.250"),
+        # Evaluations of before intervals were kept, and those that have none.
+        ({"speedup_over_single": 1.25, "speedup_over_single_interval": None}, "1.250"),
+        (
+            {"speedup_over_single": 1.25, "speedup_over_single_interval": [1.1, 1.304]},
+            "1.25 (1.10–1.30)",
+        ),
+    ],
+)
+def test_a_speedup_is_shown_with_the_interval_it_has(changes, text):
+    assert speedup(row("metis", **changes), "speedup_over_single") == text
+
+
+def test_the_page_shows_the_interval_of_a_speedup_and_says_what_it_is():
+    measured = row("metis", step_time_s=0.4, speedup_over_single_interval=[1.153, 1.279])
+
+    page = report([measured]).html()
+
+    assert "<td>1.25 (1.15–1.28)</td>" in page
+    assert "95 % interval" in page
+    assert "95 % interval" not in report([row("metis")]).html()
 
 
 def test_the_page_shows_every_method_and_every_fact():

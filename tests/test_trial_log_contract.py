@@ -1,5 +1,6 @@
 """What every trial log must do, run over the one in memory and over MLflow's stores."""
 
+import dataclasses
 import uuid
 
 import numpy as np
@@ -71,6 +72,25 @@ class TrialLogContract:
         log.append(trials_of([3]), METRICS)
 
         assert log.trials() == trials_of(range(4))
+
+    def test_an_update_may_come_trial_by_trial_and_be_interrupted(self, log: TrialLog) -> None:
+        for number in (0, 1):
+            log.append(trials_of([number]), {})
+        again = self.reopened(log)
+        kept = again.trials()
+        again.append(trials_of([2]), {})
+        again.append(trials_of([3]), METRICS)
+
+        assert kept == trials_of([0, 1])
+        assert self.reopened(again).trials() == trials_of(range(4))
+
+    def test_each_trial_keeps_its_own_environment(self, log: TrialLog) -> None:
+        real = [dataclasses.replace(trial, environment="real") for trial in trials_of(range(4, 8))]
+
+        log.append(trials_of(range(4)), METRICS)
+        log.append(real, METRICS)
+
+        assert self.reopened(log).trials() == trials_of(range(4)) + real
 
     def test_the_list_of_trials_belongs_to_the_caller(self, log: TrialLog) -> None:
         log.append(trials_of(range(4)), METRICS)

@@ -86,12 +86,18 @@ def test_a_parquet_file_gives_its_trials_and_metrics_back(
     assert found_updates == updates
 
 
-def one_trial(number: int, step_time_s: float | None, actions: tuple[int, ...] = (0, 1)) -> Trial:
+def one_trial(
+    number: int,
+    step_time_s: float | None,
+    actions: tuple[int, ...] = (0, 1),
+    environment: str = "simulated",
+) -> Trial:
     outcome = Outcome.TIMED_OUT if step_time_s is None else Outcome.OK
     return Trial(
         number=number,
         update=0,
         device_of_group=actions,
+        environment=environment,
         measurement=Measurement(outcome=outcome, step_time_s=step_time_s),
     )
 
@@ -184,6 +190,24 @@ def test_the_fastest_distinct_placements_that_ran_come_first() -> None:
     assert list(table["groups on cpu:0"]) == [0, 1, 2]
     assert list(table["groups on gpu:0"]) == [2, 1, 0]
     assert table["placement"][1] == Placement([0, 1, 0]).fingerprint
+
+
+def test_real_trials_are_listed_before_simulated_ones_and_stand_for_their_placements() -> None:
+    tried = [
+        one_trial(0, 1.0, (0, 0)),
+        one_trial(1, 2.0, (0, 1)),
+        one_trial(2, 3.0, (1, 0)),
+        one_trial(3, 9.0, (0, 0), "real"),
+        one_trial(4, None, (0, 1), "real"),
+        one_trial(5, 8.0, (1, 1), "real"),
+    ]
+
+    table = top_placements(tried, GROUPING, ["cpu:0", "gpu:0"])
+
+    # Trial 0 is outdated by trial 3, and trial 1 by its failure.
+    assert list(table["trial"]) == [5, 3, 2]
+    assert list(table["step_time_s"]) == [8.0, 9.0, 3.0]
+    assert list(table["environment"]) == ["real", "real", "simulated"]
 
 
 def test_no_more_placements_are_listed_than_asked_for() -> None:

@@ -21,6 +21,8 @@ The long form lists devices and links::
     destination = "*"
     bandwidth_bytes_per_s = 12e9
     latency_s = 25e-6
+    source_load = 0.3          # optional, zero if absent: what a transfer takes of the
+    destination_load = 0.7     # time of the devices at its ends
 
     [hardware.k80]             # optional: what the cost model must know of an absent device
     frequency_mhz = 823
@@ -68,6 +70,8 @@ from placer.files.documents import (
     read_text,
 )
 
+Load = Annotated[float, Field(ge=0, le=1)]
+
 _MAX_DEVICES = 1024  # every pair has a link: this many devices have a million
 
 
@@ -83,6 +87,11 @@ class _LinkEntry(Document):
     destination: str
     bandwidth_bytes_per_s: PositiveFloat
     latency_s: NonNegativeFloat
+    source_load: Load = 0.0
+    destination_load: Load = 0.0
+
+    def link(self) -> Link:
+        return Link(**self.model_dump(exclude={"source", "destination"}))
 
 
 class _HardwareEntry(Document):
@@ -125,8 +134,7 @@ class TopologyDocument(Document):
         names = [device.name for device in devices]
         links: dict[tuple[int, int], Link] = {}
         for index, entry in enumerate(self.links):
-            link = Link(entry.bandwidth_bytes_per_s, entry.latency_s)
-            links |= dict.fromkeys(_pairs(entry, index, names), link)
+            links |= dict.fromkeys(_pairs(entry, index, names), entry.link())
         hardware = {type_: Hardware(**entry.model_dump()) for type_, entry in self.hardware.items()}
         return DeviceTopology(devices, links, hardware, name)
 
@@ -235,9 +243,15 @@ def _link_entries(topology: DeviceTopology) -> list[dict[str, Any]]:
             "destination": destination,
             "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
             "latency_s": link.latency_s,
+            **_loads(link),
         }
         for source, destination, link in entries
     ]
+
+
+def _loads(link: Link) -> dict[str, float]:
+    loads = {"source_load": link.source_load, "destination_load": link.destination_load}
+    return {end: load for end, load in loads.items() if load}
 
 
 def save_topology(topology: DeviceTopology, path: StrPath) -> None:

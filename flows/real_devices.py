@@ -1,0 +1,130 @@
+"""The real devices of a profile, for the stages that measure on them.
+
+A profile's step can be measured if it was kept, and if the profile's devices are those of this
+machine, on which its ops were traced. A graph file brings no step; devices that are only
+described have estimated times; equal devices without a description lend their op times from
+this machine's.
+"""
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flows.process import quiet_start
+from flows.stages import STEP_FOLDER, ProfileInputs
+from placer.errors import InvalidValueError
+from placer.mlflow_store import Store
+from placer.tracking_names import PROFILE_RUN
+
+if TYPE_CHECKING:
+    from profiling.cluster import LocalCluster
+    from profiling.real_environment import MeasurementConfig, RealEnvironment
+    from profiling.step import CapturedStep
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class RealDevices:
+    """This machine's devices, up and ready to run a profile's step.
+
+    Attributes:
+        environment: Measures placements of the step.
+        step: The step that was profiled.
+        cluster: The workers.
+    """
+
+    environment: "RealEnvironment"
+    step: "CapturedStep"
+    cluster: "LocalCluster"
+
+
+def why_not_real(store: Store, inputs: ProfileInputs) -> str | None:
+    """Return why a profile's step cannot be measured here, in one line; None if it can."""
+    profile = inputs.profile
+    if not store.artifacts.names(inputs.tags[PROFILE_RUN], STEP_FOLDER):
+        return f"graph {inputs.graph_name!r} was read from a file, which brings no step to run"
+    if profile.provenance.method != "trace" or profile.topology.is_reference:
+        return (
+            f"the profile's devices are described, not present: topology {profile.topology.name!r}"
+        )
+    return None
+
+
+def require_real_devices(store: Store, inputs: ProfileInputs) -> None:
+    """Check that a profile's step can be measured here, before anything else is done.
+
+    Raises:
+        InvalidValueError: If it cannot; says why, and what would be right.
+    """
+    if reason := why_not_real(store, inputs):
+        raise InvalidValueError(
+            f"{reason}; what can be measured is a built-in workload, profiled on this machine"
+            " with --topology local"
+        )
+
+
+@contextlib.contextmanager
+def real_devices(
+    store: Store, inputs: ProfileInputs, config: "MeasurementConfig | None" = None
+) -> Iterator[RealDevices]:
+    """Start the workers of this machine's devices; end them with the block.
+
+    Args:
+        store: Holds the step.
+        inputs: The profile.
+        config: How to measure; the defaults of ``MeasurementConfig`` if None.
+
+    Raises:
+        InvalidValueError: If the profile's step cannot be measured here.
+        WorkerError: If a worker does not come up.
+    """
+    require_real_devices(store, inputs)
+    leave_gpus_to_workers()
+    with quiet_start():
+        from profiling.cluster import LocalCluster
+        from profiling.real_environment import MeasurementConfig, RealEnvironment
+        from profiling.step_files import load_step
+
+    step = load_step(store.download(inputs.tags[PROFILE_RUN], STEP_FOLDER))
+    _log.info("measuring on this machine's devices")
+    with LocalCluster() as cluster:
+        topology = inputs.profile.topology
+        environment = RealEnvironment(step, topology, cluster, config or MeasurementConfig())
+        yield RealDevices(environment, step, cluster)
+
+
+@contextlib.contextmanager
+def real_environment(
+    store: Store, inputs: ProfileInputs, config: "MeasurementConfig | None" = None
+) -> Iterator["RealEnvironment | None"]:
+    """Yield the environment of ``real_devices``, or None where the step cannot be measured."""
+    if why_not_real(store, inputs):
+        yield None
+        return
+    with real_devices(store, inputs, config) as devices:
+        yield devices.environment
+
+
+def leave_gpus_to_workers() -> None:
+    """Hide the GPUs from this process's TensorFlow, so that the workers have their memory.
+
+    TensorFlow takes nearly all memory of every GPU that it sees as soon as it starts, and that
+    is with the first op or variable, such as those of the policy network. So this comes first
+    in a process that is going to measure.
+
+    Raises:
+        InvalidValueError: If TensorFlow has started with GPUs in this process.
+    """
+    with quiet_start():
+        import tensorflow as tf
+
+    try:
+        tf.config.set_visible_devices([], "GPU")
+    except RuntimeError as error:
+        raise InvalidValueError(
+            "TensorFlow has taken the GPUs in this process already and the workers need them:"
+            " start this stage in a process of its own, such as `placer train --grouping RUN`"
+        ) from error

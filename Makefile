@@ -43,6 +43,7 @@ check: $(INSTALLED)  ## Lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/experiments/*.py
 	$(BIN)/lint-imports
 
 format: $(INSTALLED)  ## Let ruff format and mend what it can

@@ -248,6 +248,52 @@ def simulate(
 
 
 @app.command()
+def devices(
+    *,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Hosts file (TOML) of a cluster. Default: this machine.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the topology (TOML) here, for --topology.")
+    ] = None,
+    json_file: JsonFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Find the devices of this machine or a cluster, and measure the links between them."""
+    _start(verbose)
+    from flows.devices import show_devices
+
+    show_devices(cluster, topology_file=out, json_file=json_file)
+
+
+@app.command()
+def worker(
+    *,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the owner of a cluster reaches this host; port 0 lets the system choose."
+            " Whoever reaches it can run any graph here: trust that network.",
+        ),
+    ] = "127.0.0.1:0",
+    core: Annotated[
+        int | None, typer.Option(help="Pin the worker to this core. Default: the whole host.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Lend this host to the owner of a cluster, one at a time; ends with Ctrl-C."""
+    show_messages(verbose=verbose)
+    from placer.files.hosts import Address
+    from profiling.agent import serve_host
+
+    def announce(address: Address) -> None:
+        OUT.print(f"listening on {address}  (Ctrl-C ends it)")
+
+    serve_host(Address.parse(listen), core=core, announce=announce)
+
+
+@app.command()
 def topologies() -> None:
     """List the packaged topologies."""
     for name in packaged_topologies():

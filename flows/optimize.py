@@ -5,6 +5,7 @@ from prefect import flow
 from flows.evaluate import evaluate
 from flows.group import group
 from flows.profile import profile
+from flows.real_devices import leave_gpus_to_workers
 from flows.train import train
 from placer.config import OptimizeSettings
 
@@ -22,6 +23,8 @@ def optimize(settings: OptimizeSettings = OptimizeSettings()) -> str:
     Returns:
         Id of the MLflow run that holds the evaluation and the winning placement.
     """
+    if settings.profile.is_traced_here:
+        leave_gpus_to_workers()
     profile_run = profile(settings.profile)
     grouping_run = group(profile_run, settings.group)
     training_run = train(grouping_run, settings.train)

@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect import flow, task
 
 from flows.process import quiet_start
+from flows.real_devices import leave_gpus_to_workers
 from flows.stages import PROFILE, PROFILE_FILE, STEP_FOLDER, profile_key, profile_tags, reused
 from placer.config import ProfileSettings
 from placer.files import save_profile
@@ -22,6 +23,8 @@ def profile_graph(settings: ProfileSettings) -> str:
     key = profile_key(settings)
     if run_id := reused(store, PROFILE, key):
         return run_id
+    if settings.is_traced_here:
+        leave_gpus_to_workers()
     with quiet_start():
         from profiling.profiler import profile_source
         from profiling.step_files import save_step

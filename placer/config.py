@@ -44,6 +44,11 @@ class ProfileSettings(Settings):
     trace_steps: int = Field(10, ge=1, le=1000, description="Traced steps behind each op's time")
 
     @property
+    def is_traced_here(self) -> bool:
+        """True if the workload's ops will be timed on this machine's devices."""
+        return self.graph is None and self.topology in (None, LOCAL)
+
+    @property
     def graph_name(self) -> str:
         """How people call the graph."""
         if self.graph is not None:

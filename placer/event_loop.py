@@ -370,11 +370,10 @@ def _change_rate(device: Any, change: int, now_ps: int) -> None:
 @_inlined
 def _done_ps(device: Any) -> int:
     """Return when the work that is left will be done at the present rate."""
+    done_ps: int = NEVER_PS
     if device.work_left <= 0:
         done_ps = device.rate_since_ps
-    elif device.rate <= 0:
-        done_ps = NEVER_PS
-    else:
+    elif device.rate > 0:
         done_ps = device.rate_since_ps + (device.work_left + device.rate - 1) // device.rate
     return done_ps
 

@@ -5,7 +5,8 @@ the end of the op that made it to the start of the op that waits for it is what 
 must add for a transfer. It is the same for all sizes but for two numbers, the latency and
 the bandwidth of that direction, which are fitted to it.
 
-Both ends take their time from one host's clock.
+On one host both ends take their time from the same clock; between hosts the offset of their
+clocks is taken out, see ``profiling.clocks``.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from placer.devices import DeviceTopology, Link
 from placer.errors import WorkerError
+from profiling.clocks import without_clock_offset
 from profiling.cluster import Cluster
 from profiling.discovery import discover_devices
 
@@ -28,6 +30,7 @@ SIZES_BYTES = (4, 2**16, 2**20, 2**23)
 
 _HOPS = 8
 _WARMUP_STEPS = 2
+_CLOCK_TICK_S = 1e-9
 
 
 def local_topology(cluster: Cluster) -> DeviceTopology:
@@ -48,7 +51,7 @@ def measure_links(
 
     Args:
         cluster: The workers.
-        sizes_bytes: Sizes of the tensors to send, multiples of 4; at least two.
+        sizes_bytes: Sizes of the tensors to send, multiples of 4; at least two, ascending.
         steps: Steps of each size; the median of all their transfers counts.
 
     Raises:
@@ -63,9 +66,11 @@ def measure_links(
             raise WorkerError(
                 f"transfers between {names[0]} and {names[1]} failed: {error.message}"
             ) from error
-        there, back = zip(*times_s, strict=True)
-        links[pair] = fit_link(sizes_bytes, there)
-        links[pair[1], pair[0]] = fit_link(sizes_bytes, back)
+        there, back = (np.array(each) for each in zip(*times_s, strict=True))
+        if cluster.clocks[pair[0]] != cluster.clocks[pair[1]]:
+            there, back = without_clock_offset(there, back)
+        links[pair] = fit_link(sizes_bytes, np.maximum(there, _CLOCK_TICK_S))
+        links[pair[1], pair[0]] = fit_link(sizes_bytes, np.maximum(back, _CLOCK_TICK_S))
     return links
 
 
@@ -117,6 +122,8 @@ def _transfer_times_s(
 def hop_times_s(trace: step_stats_pb2.StepStats) -> list[float]:
     """Return the seconds of each hop but the first two, in which the workers wake up.
 
+    They are from one worker's clock to another's, hence negative where the second is behind.
+
     Raises:
         WorkerError: If a hop is missing in the trace.
     """
@@ -131,8 +138,7 @@ def hop_times_s(trace: step_stats_pb2.StepStats) -> list[float]:
     except KeyError as error:
         raise WorkerError(f"the trace of a transfer lacks {error}") from error
     return [
-        # Clocks of two processes may disagree by some nanoseconds.
-        max(_start_ns(after) - _end_ns(before), 1) * 1e-9
+        (_start_ns(after) - _end_ns(before)) * 1e-9
         for before, after in itertools.pairwise(hops[2:])
     ]
 

@@ -44,9 +44,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 9) -> OpGraph:
 
 
 @st.composite
-def topologies(
-    draw: st.DrawFn, max_devices: int = 5, *, loads: bool = True
-) -> DeviceTopology:
+def topologies(draw: st.DrawFn, max_devices: int = 5, *, loads: bool = True) -> DeviceTopology:
     """Up to five devices, at least one of them a GPU, with links that differ by direction.
 
     ``loads`` says whether transfers may take time of the devices at their ends.
@@ -66,7 +64,7 @@ def topologies(
         Link,
         bandwidth_bytes_per_s=st.sampled_from([1.0, 1.0, 2.0, 3.0, 1000.0]),
         latency_s=st.sampled_from([0.0, 0.0, 1.0, 0.1]),
-        **(dict(source_load=LOADS, destination_load=LOADS) if loads else {}),
+        **({"source_load": LOADS, "destination_load": LOADS} if loads else {}),
     )
     pairs = [(a, b) for a in range(num_devices) for b in range(num_devices) if a != b]
     return DeviceTopology(devices, {pair: draw(link) for pair in pairs})

@@ -94,7 +94,12 @@ def test_the_makespan_is_at_least_the_work_shared_by_all_devices(
     schedule = simulate(profile, placement)
 
     assert to_ps(schedule.makespan_s) * profile.topology.num_devices >= work_ps
-    assert sum(map(to_ps, schedule.busy_s)) == work_ps
+    busy_ps = sum(map(to_ps, schedule.busy_s))
+    # A transfer that loads a device only ever makes its ops last longer.
+    assert busy_ps >= work_ps
+    topology = profile.topology
+    if not (topology.source_load.any() or topology.destination_load.any()):
+        assert busy_ps == work_ps
 
 
 @given(profiles())

@@ -149,4 +149,3 @@ def test_both_placements_learn_the_same_from_real_text(tmp_path, capsys):
     }  # fmt: skip
     assert (tmp_path / "train_on_text.png").read_bytes().startswith(b"\x89PNG")
     assert "reached the target" in capsys.readouterr().out
-

@@ -39,6 +39,17 @@ class TestLink:
         with pytest.raises(InvalidValueError, match="latency_s must be finite and not negative"):
             Link(1.0, latency)
 
+    @pytest.mark.parametrize("load", [-0.1, 1.001, math.nan])
+    @pytest.mark.parametrize("field", ["source_load", "destination_load"])
+    def test_a_load_is_a_share(self, field: str, load: float) -> None:
+        with pytest.raises(InvalidValueError, match=f"{field} must be between 0 and 1, got"):
+            Link(1.0, **{field: load})
+
+    def test_loads_are_whole_thousandths(self) -> None:
+        link = Link(1.0, source_load=0.12345, destination_load=1)
+
+        assert (link.source_load, link.destination_load) == (0.123, 1.0)
+
 
 @pytest.mark.parametrize("field", ["frequency_mhz", "num_cores", "memory_bandwidth_bytes_per_s"])
 def test_hardware_figures_must_be_positive(field: str) -> None:
@@ -81,11 +92,14 @@ class TestDeviceTopology:
             DeviceTopology.uniform(0, LINK)
 
     def test_matrices_run_from_row_to_column(self) -> None:
-        there, back = Link(1.0, 0.1), Link(2.0, 0.2)
+        there = Link(1.0, 0.1, source_load=0.3)
+        back = Link(2.0, 0.2, destination_load=0.7)
 
         topology = DeviceTopology((Device("a"), Device("b")), {(0, 1): there, (1, 0): back})
 
         assert topology.latency_s.tolist() == [[0.0, 0.1], [0.2, 0.0]]
+        assert topology.source_load.tolist() == [[0.0, 0.3], [0.0, 0.0]]
+        assert topology.destination_load.tolist() == [[0.0, 0.0], [0.7, 0.0]]
         assert topology.bandwidth_bytes_per_s.tolist() == [[math.inf, 1.0], [2.0, math.inf]]
 
     def test_memory_is_unlimited_unless_said(self) -> None:

@@ -113,6 +113,45 @@ class TestTransfers:
         assert apart.start_s == (0.0, 1.25)
         assert together.start_s == (0.0, 1.0)
 
+    @pytest.mark.parametrize(
+        ("load", "end_s"),
+        # b has 2 s of work, and the transfer runs from 1 to 5.
+        [(0.0, 3.0), (0.25, 1 + 2 / 0.75), (0.5, 5.0), (0.75, 6.0), (1.0, 7.0)],
+    )
+    def test_an_op_progresses_by_what_a_transfer_leaves_of_the_sending_device(
+        self, load: float, end_s: float
+    ) -> None:
+        # a and b on 0; a's 4 bytes go to c on 1 while b runs.
+        link = Link(bandwidth_bytes_per_s=1.0, source_load=load)
+        profile = make_profile([1.0, 2.0, 1.0], [(0, (2,), 4)], make_topology(2, link))
+
+        schedule = simulate(profile, Placement([0, 0, 1]))
+
+        assert schedule.start_s == (0.0, 1.0, 5.0)
+        assert schedule.end_s[1] == pytest.approx(end_s, abs=1e-12)
+        assert schedule.busy_s[0] == pytest.approx(end_s, abs=1e-12)
+
+    def test_an_op_that_runs_already_is_slowed_down_on_the_receiving_device(self) -> None:
+        # d (3 s) runs on 1 from 0 on: 1 s until the transfer, 1 s in its 4 s, 1 s after it.
+        link = Link(bandwidth_bytes_per_s=1.0, destination_load=0.75)
+        profile = make_profile([1.0, 1.0, 3.0], [(0, (1,), 4)], make_topology(2, link))
+
+        schedule = simulate(profile, Placement([0, 1, 1]))
+
+        assert schedule.end_s == (1.0, 7.0, 6.0)
+
+    def test_loads_of_transfers_in_both_directions_add_up(self) -> None:
+        # a on 0 and b on 1 end at 1, and their tensors cross until 5.
+        link = Link(bandwidth_bytes_per_s=1.0, source_load=0.5, destination_load=0.25)
+        profile = make_profile(
+            [1.0, 1.0, 2.0, 1.0, 1.0], [(0, (3,), 4), (1, (4,), 4)], make_topology(2, link)
+        )
+
+        schedule = simulate(profile, Placement([0, 1, 0, 1, 0]))
+
+        # c has a quarter of its device from 1 to 5, hence 1 s of work left at 5.
+        assert schedule.end_s[2] == 6.0
+
     def test_a_link_serves_by_the_time_the_producer_finished(self) -> None:
         # Both on 0: b ends at 1 (it comes first: a waits for it), a at 2. Link: 1-4, 4-7.
         profile = make_profile(
@@ -402,6 +441,13 @@ class TestWrongQuestions:
         profile = make_profile([1.0, 1.0], [(0, (1,), 10**7)], make_topology(2))
 
         with pytest.raises(InvalidValueError, match="at most 4611686 s"):
+            Simulator(profile)
+
+    def test_an_op_that_is_too_long_to_be_slowed_down_is_refused(self) -> None:
+        topology = make_topology(2, Link(bandwidth_bytes_per_s=1.0, source_load=0.5))
+        profile = make_profile([5e3], [], topology)
+
+        with pytest.raises(InvalidValueError, match="an op must take at most 4612 s, got 5000 s"):
             Simulator(profile)
 
     def test_sizes_whose_sum_could_overflow_are_refused(self) -> None:

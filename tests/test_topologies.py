@@ -276,6 +276,19 @@ def test_a_name_must_be_exact(name: str) -> None:
         load_topology(name)
 
 
+def test_loads_of_a_link_are_read_and_written_and_zero_if_absent(tmp_path: Path) -> None:
+    (tmp_path / "desk.toml").write_text(
+        DESK.replace("latency_s = 20e-6", "latency_s = 20e-6\ndestination_load = 0.7")
+    )
+
+    topology = load_topology(str(tmp_path / "desk.toml"))
+    save_topology(topology, tmp_path / "again.toml")
+
+    assert {link.destination_load for link in topology.links.values()} == {0.0, 0.7}
+    assert {link.source_load for link in topology.links.values()} == {0.0}
+    assert load_topology(str(tmp_path / "again.toml")).links == topology.links
+
+
 def test_a_name_with_a_separator_or_the_ending_is_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

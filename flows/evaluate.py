@@ -29,6 +29,7 @@ from placer.figures import device_load, learning_curve, step_times
 from placer.files import save_placement, write_json
 from placer.heuristics import heuristic_placements
 from placer.mlflow_store import OpenRun, open_store
+from placer.profile import CALIBRATION_PLACEMENTS
 from placer.report import Report
 from placer.simulator import SimulatedEnvironment, Simulator
 from placer.tracking_names import METHOD, TRAINING_RUN
@@ -146,7 +147,11 @@ def _facts(run: OpenRun, inputs: GroupedInputs) -> dict[str, str]:
         "ops": f"{profile.graph.num_ops:,}",
         "groups": f"{inputs.grouping.num_groups:,}",
         "op times by": " ".join(part for part in origin if part),
-        **{f"profile: {name}": value for name, value in provenance.facts.items()},
+        **{
+            f"profile: {name}": value
+            for name, value in provenance.facts.items()
+            if name != CALIBRATION_PLACEMENTS  # too long for people
+        },
         "graph fingerprint": profile.graph.fingerprint,
         "topology fingerprint": profile.topology.fingerprint,
         "training run": inputs.tags[TRAINING_RUN],

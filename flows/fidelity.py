@@ -1,5 +1,6 @@
 """The fidelity flow: predict placements of every kind, measure them, and compare.
 
+Each is measured in turns with all groups on the first device: ``placer.fidelity`` says why.
 Unlike the other stages it is never reused from an earlier run: it is a measurement.
 """
 
@@ -20,13 +21,24 @@ from flows.real_devices import RealDevices, real_devices, require_real_devices
 from flows.stages import FIDELITY, FIDELITY_FILE, GroupedInputs, read_grouping, stage_key
 from placer.config import FidelitySettings, MeasureFidelitySettings
 from placer.errors import WorkerError
-from placer.fidelity import Fidelity, FidelityRow, fidelity_placements, measured_rows
+from placer.fidelity import (
+    Fidelity,
+    FidelityRow,
+    fidelity_placements,
+    measured_rows,
+    reference_placement,
+)
 from placer.figures import fidelity_scatter
 from placer.files import write_json
 from placer.mlflow_store import OpenRun, now, open_store
 from placer.report import seconds
 from placer.simulator import SimulatedEnvironment, Simulator
-from placer.tracking_names import FIDELITY_ERROR, FIDELITY_SPEARMAN
+from placer.tracking_names import (
+    DRIFT_CORRECTED_ERROR,
+    DRIFT_CORRECTED_SPEARMAN,
+    FIDELITY_ERROR,
+    FIDELITY_SPEARMAN,
+)
 
 if TYPE_CHECKING:
     from profiling.received import TransferComparison
@@ -64,14 +76,13 @@ def measure_grouping(grouping_run: str, settings: FidelitySettings) -> str:
 
 
 def _measure(inputs: GroupedInputs, settings: FidelitySettings, devices: RealDevices) -> _Found:
-    simulator = Simulator(inputs.profile)
-    chosen = fidelity_placements(
-        inputs.profile, inputs.grouping, settings.count, seed=settings.seed
-    )
+    profile, grouping, seed = inputs.profile, inputs.grouping, settings.seed
+    simulator = Simulator(profile)
+    simulated, real = SimulatedEnvironment(simulator), devices.environment
+    chosen = fidelity_placements(profile, grouping, settings.count, seed=seed)
+    reference = reference_placement(profile, grouping)
     rows: list[FidelityRow] = []
-    for row in measured_rows(
-        chosen, SimulatedEnvironment(simulator), devices.environment, seed=settings.seed
-    ):
+    for row in measured_rows(chosen, reference, simulated, real, seed=seed):
         rows.append(row)
         predicted, measured = seconds(row.predicted.step_time_s), seconds(row.step_time_s)
         count = f"{len(rows)} of {len(chosen)}"
@@ -115,15 +126,23 @@ def _transfers_document(found: "TransferComparison") -> dict[str, Any]:
 def _log_fidelity(
     run: OpenRun, inputs: GroupedInputs, settings: FidelitySettings, found: _Found
 ) -> None:
-    fidelity = found.fidelity
     document = _document(run, inputs, settings, found)
     with tempfile.TemporaryDirectory() as scratch:
         write_json(document, Path(scratch, FIDELITY_FILE))
         run.log_folder(Path(scratch))
-    error, spearman = fidelity.median_absolute_percentage_error, fidelity.spearman
-    figures = {FIDELITY_ERROR: error, FIDELITY_SPEARMAN: spearman}
+    raw, corrected = found.fidelity.agreement, found.fidelity.drift_corrected
+    figures = {
+        FIDELITY_ERROR: raw.median_absolute_percentage_error,
+        FIDELITY_SPEARMAN: raw.spearman,
+        DRIFT_CORRECTED_ERROR: corrected.median_absolute_percentage_error,
+        DRIFT_CORRECTED_SPEARMAN: corrected.spearman,
+    }
     run.log_metrics({name: value for name, value in figures.items() if value is not None})
-    figure = fidelity_scatter(document["rows"], error=error, spearman=spearman)
+    figure = fidelity_scatter(
+        document["rows"],
+        error=corrected.median_absolute_percentage_error,
+        spearman=corrected.spearman,
+    )
     run.log_figure(figure, "fidelity.png")
     run.describe(document["answer"])
     _log.info("%s", document["answer"])

@@ -108,7 +108,7 @@ def show_fidelity(run_id: str, *, json_file: Path | None) -> None:
     document = json.loads(open_store().download(run_id, FIDELITY_FILE).read_text())
     OUT.print(_fidelity_table(document["rows"], f"{document['graph']} on {document['topology']}"))
     for kind, error in document["median_error_by_kind"].items():
-        OUT.print(f"  {kind:<12} median {error:+.1%}")
+        OUT.print(f"  {kind:<12} median {_signed(error)}")
     OUT.print(document["answer"], style="bold", soft_wrap=True)
     _finish(document, json_file, next_command="placer ui  (the MLflow page has the figure)")
 
@@ -117,15 +117,19 @@ def _fidelity_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return the table of the placements, the fastest first; what failed comes last."""
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     table.add_column("placement", no_wrap=True)
-    for heading in ("simulated", "measured", "error", "transfers\nas simulated"):
+    for heading in ("simulated", "measured", "error", "without\ndrift", "transfers\nas simulated"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in sorted(rows, key=lambda row: (row["error"] is None, row["measured_s"] or 0.0)):
         ran, found = row["error"] is not None, row["transfers"]
         moved = f"{found['in_both']} of {found['received']}" if found else "–"
         measured = seconds(row["measured_s"]) if ran else row["outcome"]
-        error = f"{row['error']:+.1%}" if ran else "–"
-        table.add_row(row["name"], seconds(row["predicted_s"]), measured, error, moved)
+        errors = [_signed(row["error"]), _signed(row["drift_corrected_error"])]
+        table.add_row(row["name"], seconds(row["predicted_s"]), measured, *errors, moved)
     return table
+
+
+def _signed(error: float | None) -> str:
+    return "–" if error is None else f"{error:+.1%}"
 
 
 def paper_lines(graph_name: str, topology_name: str) -> list[str]:

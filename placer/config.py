@@ -42,6 +42,13 @@ class ProfileSettings(Settings):
         " default: the graph file's own, otherwise local",
     )
     trace_steps: int = Field(10, ge=1, le=1000, description="Traced steps behind each op's time")
+    calibration_placements: int = Field(
+        8,
+        ge=0,
+        le=1000,
+        description="Placements measured to calibrate the links between this machine's devices,"
+        " some seconds each; 0 leaves links as they are between idle devices",
+    )
 
     @property
     def is_traced_here(self) -> bool:

@@ -1,100 +1,83 @@
 """Fidelity: how well the simulation predicts step times that are then measured.
 
-Placements of every kind are predicted and measured, from all groups on one device to all at
-random: a policy that learns in the simulation meets all of them. None of them may be among
-those that the simulation was calibrated with.
+Placements of every kind are predicted and measured. None of them may be among those that the
+simulation was calibrated with.
 
-Array shapes: G groups, D devices, R rows.
+A machine's speed drifts by 10 to 20 % within minutes, which no simulation can know. So each
+placement is measured in turns with the same reference, all groups on the first device, and is
+judged twice: by its step time, and by its step time relative to that of the reference beside
+it, from which the drift is gone.
 """
 
 import collections
 import dataclasses
-import enum
 import functools
-import itertools
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 import scipy.stats
 
 from placer.environment import Environment, Measurement, Outcome
-from placer.errors import InfeasibleError, InvalidValueError
-from placer.evaluation import SINGLE_DEVICE
-from placer.graph import FloatArray, IntArray
+from placer.errors import InvalidValueError
 from placer.grouping import Grouping
-from placer.heuristics import heuristic_placements, random_placement
-from placer.heuristics.permitted import permitted
+from placer.heuristics import single_device
 from placer.placement import Placement
-from placer.profile import Profile
+from placer.profile import CALIBRATION_PLACEMENTS, Profile
+from placer.sampled_placements import ChosenPlacement, Kind, sample_placements
 from placer.statistics import Interval, median_interval
 
-CALIBRATION_PLACEMENTS = "calibration_placements"
-"""Fact of a profile: fingerprints, between spaces, of the placements it was calibrated with."""
 
-_DRAWS_FOR_EACH = 64
-_MOVED_SHARES = (0.05, 0.4)
+class ComparingEnvironment(Protocol):
+    """Measures placements in turns, so that what slows the machine down hits all alike."""
 
+    def compare(self, placements: Sequence[Placement]) -> list[Measurement]:
+        """Return one measurement for each placement, in order.
 
-class Kind(enum.StrEnum):
-    """How a placement was made; the order is that of the figures' legends."""
-
-    ONE_DEVICE = "one device"
-    HEURISTIC = "heuristic"
-    CUT = "cut"
-    BLOCKS = "blocks"
-    MIXTURE = "mixture"
-    RANDOM = "random"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ChosenPlacement:
-    """A placement to predict and to measure.
-
-    Attributes:
-        name: For people; no other placement of the same choice has it.
-        kind: How it was made.
-        device_of_group: The action of each group, ``[G]``.
-        placement: The same, by op.
-    """
-
-    name: str
-    kind: Kind
-    device_of_group: tuple[int, ...]
-    placement: Placement
+        Sample i of each that ran is of the same round.
+        """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FidelityRow:
-    """What was predicted and what was measured for one placement.
+    """What was predicted and what was measured for one placement and for the reference.
 
     Attributes:
         chosen: The placement.
         predicted: From the simulation.
         measured: From the real devices; None if the prediction was that it cannot run, and
             nobody tried.
+        predicted_reference: Of the reference, from the simulation.
+        measured_reference: Of the reference, in turns with the placement; None if nobody
+            tried.
 
     Raises:
-        InvalidValueError: If a measured step took no time: there is no error relative to it.
+        InvalidValueError: If a time that others are relative to is 0, or if placement and
+            reference ran in different numbers of rounds.
     """
 
     chosen: ChosenPlacement
     predicted: Measurement
     measured: Measurement | None
+    predicted_reference: Measurement
+    measured_reference: Measurement | None
 
     def __post_init__(self) -> None:
-        if self.measured is not None and self.measured.step_time_s == 0:
-            raise InvalidValueError(f"{self.chosen.name!r}: a measured step took 0 s")
-
-    @property
-    def error(self) -> float | None:
-        """(predicted - measured) / measured; None unless it ran, in both senses."""
-        predicted_s, measured_s = self.predicted.step_time_s, self.step_time_s
-        if predicted_s is None or measured_s is None:
-            return None
-        return (predicted_s - measured_s) / measured_s
+        name = repr(self.chosen.name)
+        if self.step_time_s == 0:
+            raise InvalidValueError(f"{name}: a measured step took 0 s")
+        if self.predicted_reference.step_time_s == 0:
+            raise InvalidValueError(f"{name}: the reference is predicted to take 0 s")
+        if self.reference_s is not None and self.step_time_s is not None:
+            samples_s, beside_s = self.samples_s, self.reference_samples_s
+            if len(samples_s) != len(beside_s):
+                raise InvalidValueError(
+                    f"{name}: {len(samples_s)} samples are paired with {len(beside_s)} of the"
+                    " reference"
+                )
+            if not all(sample_s > 0 for sample_s in beside_s):
+                raise InvalidValueError(f"{name}: a step of the reference took 0 s")
 
     @property
     def step_time_s(self) -> float | None:
@@ -102,42 +85,127 @@ class FidelityRow:
         return None if self.measured is None else self.measured.step_time_s
 
     @property
+    def samples_s(self) -> tuple[float, ...]:
+        """The measured steps, by round."""
+        return () if self.measured is None else self.measured.samples_s
+
+    @property
+    def reference_s(self) -> float | None:
+        """The median of the steps of the reference beside it."""
+        return None if self.measured_reference is None else self.measured_reference.step_time_s
+
+    @property
+    def reference_samples_s(self) -> tuple[float, ...]:
+        """The steps of the reference beside it, by round."""
+        return () if self.measured_reference is None else self.measured_reference.samples_s
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None unless it ran, in both senses."""
+        return _relative_error(self.predicted.step_time_s, self.step_time_s)
+
+    @property
     def interval(self) -> Interval | None:
         """Where the true median is, with 95 % confidence; None without samples."""
-        if self.measured is None or not self.measured.samples_s:
-            return None
-        return median_interval(self.measured.samples_s)
+        return median_interval(self.samples_s) if self.samples_s else None
+
+    @property
+    def predicted_ratio(self) -> float | None:
+        """The predicted step time relative to the reference's; None unless both run."""
+        predicted_s, beside_s = self.predicted.step_time_s, self.predicted_reference.step_time_s
+        return None if predicted_s is None or beside_s is None else predicted_s / beside_s
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The measured step times relative to the reference's of the same round."""
+        if self.step_time_s is None or self.reference_s is None:
+            return ()
+        pairs = zip(self.samples_s, self.reference_samples_s, strict=True)
+        return tuple(sample_s / reference_s for sample_s, reference_s in pairs)
+
+    @property
+    def measured_ratio(self) -> float | None:
+        """The median of the ratios; None without any."""
+        return statistics.median(self.ratios) if self.ratios else None
+
+    @property
+    def ratio_interval(self) -> Interval | None:
+        """Where the true median of the ratios is, with 95 % confidence; None without any."""
+        return median_interval(self.ratios) if self.ratios else None
+
+    @property
+    def drift_corrected_error(self) -> float | None:
+        """The error of the ratio to the reference; None unless both ran, in both senses."""
+        return _relative_error(self.predicted_ratio, self.measured_ratio)
 
     def document(self) -> dict[str, Any]:
         """Return a plain dictionary, for tables and files."""
         decisive = self.predicted if self.measured is None else self.measured
-        interval = self.interval
         return {
             "name": self.chosen.name,
             "kind": str(self.chosen.kind),
             "outcome": str(decisive.outcome),
             "predicted_s": self.predicted.step_time_s,
             "measured_s": self.step_time_s,
-            "interval_s": None if interval is None else [interval.low, interval.high],
+            "interval_s": _ends(self.interval),
             "error": self.error,
+            "reference_s": self.reference_s,
+            "predicted_ratio": self.predicted_ratio,
+            "measured_ratio": self.measured_ratio,
+            "ratio_interval": _ends(self.ratio_interval),
+            "drift_corrected_error": self.drift_corrected_error,
             "samples_s": list(decisive.samples_s),
+            "reference_samples_s": list(self.reference_samples_s),
             "detail": decisive.detail,
             "placement": self.chosen.placement.fingerprint,
             "device_of_group": list(self.chosen.device_of_group),
         }
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Agreement:
+    """How well predictions agree with measurements; a figure that is not defined is None.
+
+    Attributes:
+        median_absolute_percentage_error: Median of the sizes of (predicted - measured) /
+            measured, as a fraction.
+        percentile_90_absolute_percentage_error: What nine of ten errors are below.
+        spearman: Rank correlation (Spearman, 1904). There is none for fewer than two
+            predictions, or where all of one side are equal: there are no ranks then.
+    """
+
+    median_absolute_percentage_error: float | None
+    percentile_90_absolute_percentage_error: float | None
+    spearman: float | None
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[float | None, float | None]]) -> Self:
+        """Return how well pairs (predicted, measured) agree; those that lack one are left out."""
+        complete = [pair for pair in pairs if None not in pair]
+        if not complete:
+            return cls(None, None, None)
+        predicted, measured = np.array(complete, dtype=np.float64).T
+        sizes = np.abs(predicted - measured) / measured
+        has_ranks = len(set(predicted.tolist())) > 1 and len(set(measured.tolist())) > 1
+        return cls(
+            float(np.median(sizes)),
+            float(np.quantile(sizes, 0.9)),
+            float(scipy.stats.spearmanr(predicted, measured).statistic) if has_ranks else None,
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Fidelity:
     """How well predictions match measurements, over all placements that ran.
 
-    A figure is None where it is not defined. Placements that failed are in no figure.
+    Placements that failed are in no figure.
 
     Attributes:
         rows: At least one, in the order in which they were measured.
 
     Raises:
-        InvalidValueError: If there is no row, or two have the same name.
+        InvalidValueError: If there is no row, two have the same name, or the reference was
+            predicted to take different times.
     """
 
     rows: tuple[FidelityRow, ...]
@@ -149,6 +217,11 @@ class Fidelity:
         name, count = counts.most_common(1)[0]
         if count > 1:
             raise InvalidValueError(f"two placements are called {name!r}")
+        predicted_s = {row.predicted_reference.step_time_s for row in self.rows}
+        if len(predicted_s) > 1:
+            raise InvalidValueError(
+                f"all rows have one reference, but its predicted times are {predicted_s}"
+            )
 
     @functools.cached_property
     def judged(self) -> tuple[FidelityRow, ...]:
@@ -161,39 +234,22 @@ class Fidelity:
         return tuple(row for row in self.rows if row.error is None)
 
     @functools.cached_property
-    def errors(self) -> FloatArray:
-        """(predicted - measured) / measured of the judged rows, ``[R]``."""
-        return np.array([row.error for row in self.judged], dtype=np.float64)
+    def agreement(self) -> Agreement:
+        """Of predicted with measured step times."""
+        return Agreement.of((row.predicted.step_time_s, row.step_time_s) for row in self.judged)
 
-    @property
-    def median_absolute_percentage_error(self) -> float | None:
-        """Median of the sizes of the errors, as a fraction; None without rows."""
-        return float(np.median(np.abs(self.errors))) if self.judged else None
-
-    @property
-    def percentile_90_absolute_percentage_error(self) -> float | None:
-        """What nine of ten errors are below, as a fraction; None without rows."""
-        return float(np.quantile(np.abs(self.errors), 0.9)) if self.judged else None
-
-    @property
-    def spearman(self) -> float | None:
-        """Rank correlation of predicted with measured times (Spearman, 1904).
-
-        None for fewer than two rows, and where all predictions or all measurements are equal:
-        there are no ranks then.
-        """
-        times_s = np.array([[row.predicted.step_time_s, row.step_time_s] for row in self.judged])
-        predicted_s, measured_s = times_s.astype(np.float64).reshape(-1, 2).T
-        if len(set(predicted_s)) < 2 or len(set(measured_s)) < 2:
-            return None
-        return float(scipy.stats.spearmanr(predicted_s, measured_s).statistic)
+    @functools.cached_property
+    def drift_corrected(self) -> Agreement:
+        """Of predicted with measured ratios to the reference, where that ran as well."""
+        return Agreement.of((row.predicted_ratio, row.measured_ratio) for row in self.judged)
 
     @property
     def median_error_by_kind(self) -> dict[str, float]:
         """Signed median error of each kind: above zero where predictions are too slow."""
         errors: Mapping[Kind, list[float]] = {kind: [] for kind in Kind}
-        for row, error in zip(self.judged, self.errors.tolist(), strict=True):
-            errors[row.chosen.kind].append(error)
+        for row in self.judged:
+            if row.error is not None:
+                errors[row.chosen.kind].append(row.error)
         return {
             str(kind): statistics.median(of_kind) for kind, of_kind in errors.items() if of_kind
         }
@@ -205,12 +261,18 @@ class Fidelity:
             graph: How people call the graph.
             topology: How people call the topology.
         """
-        error, spearman = self.median_absolute_percentage_error, self.spearman
+        raw, corrected = self.agreement, self.drift_corrected
+        error, spearman = raw.median_absolute_percentage_error, raw.spearman
+        without_drift = corrected.median_absolute_percentage_error
         figures = [f"{len(self.judged)} placements judged"]
         if error is not None:
             figures.append(f"median error {error:.1%}")
+        if without_drift is not None:
+            figures[-1] += f" ({without_drift:.1%} with the machine's drift taken out)"
         if spearman is not None:
             figures.append(f"rank correlation {spearman:.3f}")
+            if corrected.spearman is not None:
+                figures[-1] += f" ({corrected.spearman:.3f})"
         if self.failed:
             figures.append(f"{len(self.failed)} failed")
         return f"{graph} on {topology}, simulated against measured: {', '.join(figures)}."
@@ -218,11 +280,9 @@ class Fidelity:
     def document(self) -> dict[str, Any]:
         """Return all figures and rows as a plain dictionary, for files."""
         return {
-            "median_absolute_percentage_error": self.median_absolute_percentage_error,
-            "percentile_90_absolute_percentage_error": (
-                self.percentile_90_absolute_percentage_error
-            ),
-            "spearman": self.spearman,
+            **dataclasses.asdict(self.agreement),
+            "drift_corrected": dataclasses.asdict(self.drift_corrected),
+            "predicted_reference_s": self.rows[0].predicted_reference.step_time_s,
             "median_error_by_kind": self.median_error_by_kind,
             "num_judged": len(self.judged),
             "num_failed": len(self.failed),
@@ -230,16 +290,39 @@ class Fidelity:
         }
 
 
+def fidelity_placements(
+    profile: Profile, grouping: Grouping, count: int, *, seed: int = 0
+) -> list[ChosenPlacement]:
+    """Return placements of all kinds that the profile was not calibrated with.
+
+    Args and errors are those of ``placer.sampled_placements.sample_placements``.
+    """
+    calibrated_with = set(profile.provenance.facts.get(CALIBRATION_PLACEMENTS, "").split())
+    return sample_placements(profile, grouping, count, exclude=calibrated_with, seed=seed)
+
+
+def reference_placement(profile: Profile, grouping: Grouping) -> Placement:
+    """Return all groups on the first device; those that may not, on their fastest."""
+    return Placement.from_groups(grouping, single_device(profile, grouping, 0))
+
+
 def measured_rows(
-    chosen: Sequence[ChosenPlacement], simulated: Environment, real: Environment, *, seed: int = 0
+    chosen: Sequence[ChosenPlacement],
+    reference: Placement,
+    simulated: Environment,
+    real: ComparingEnvironment,
+    *,
+    seed: int = 0,
 ) -> Iterator[FidelityRow]:
-    """Predict all placements, then measure them one after the other.
+    """Predict all placements, then measure each in turns with the reference.
 
     They are measured in a shuffled order, so that a machine that grows slower does not hit
-    one kind of placement alone. What was predicted not to run is not tried, and comes first.
+    one kind of placement alone. What was predicted not to run is not tried, and comes first;
+    if that is the reference, each placement is measured alone.
 
     Args:
-        chosen: What to measure.
+        chosen: What to measure; the reference may be among them.
+        reference: What to measure beside each.
         simulated: Predicts.
         real: Measures.
         seed: Of the order.
@@ -247,143 +330,23 @@ def measured_rows(
     Yields:
         Each row, as soon as it is measured.
     """
-    predicted = simulated.measure([each.placement for each in chosen])
+    *predicted, of_reference = simulated.measure([*(each.placement for each in chosen), reference])
     runnable = [i for i, one in enumerate(predicted) if one.outcome is Outcome.OK]
     for i in sorted(set(range(len(chosen))) - set(runnable)):
-        yield FidelityRow(chosen[i], predicted[i], None)
+        yield FidelityRow(chosen[i], predicted[i], None, of_reference, None)
+    beside = [reference] if of_reference.outcome is Outcome.OK else []
     for i in np.random.default_rng(seed).permutation(runnable).astype(int).tolist():
-        (measured,) = real.measure([chosen[i].placement])
-        yield FidelityRow(chosen[i], predicted[i], measured)
-
-
-def fidelity_placements(
-    profile: Profile, grouping: Grouping, count: int, *, seed: int = 0
-) -> list[ChosenPlacement]:
-    """Return distinct placements of all kinds, on permitted devices alone.
-
-    The kinds take turns until there are enough; those of which there are few (one device,
-    heuristics) drop out. Placements that the profile was calibrated with are left out.
-
-    Args:
-        profile: Of at least two devices.
-        grouping: Of its ops.
-        count: How many placements.
-        seed: All randomness derives from it.
-
-    Raises:
-        InvalidValueError: If ``count`` is not positive, or there is only one device.
-        InfeasibleError: If there are not as many distinct placements.
-    """
-    if count < 1:
-        raise InvalidValueError(f"count must be at least 1, got {count}")
-    if profile.topology.num_devices < 2:
-        raise InvalidValueError(
-            f"topology {profile.topology.name!r} has one device: there is nothing to choose"
+        measured, *others = real.compare([chosen[i].placement, *beside])
+        yield FidelityRow(
+            chosen[i], predicted[i], measured, of_reference, others[0] if others else None
         )
-    excluded = set(profile.provenance.facts.get(CALIBRATION_PLACEMENTS, "").split())
-    chosen: dict[Placement, ChosenPlacement] = {}
-    for drawn in itertools.zip_longest(*_Families(profile, grouping, seed).all(count)):
-        for kind, name, actions in filter(None, drawn):
-            placement = Placement.from_groups(grouping, actions)
-            if placement in chosen or placement.fingerprint in excluded:
-                continue
-            chosen[placement] = ChosenPlacement(name, kind, tuple(actions.tolist()), placement)
-            if len(chosen) == count:
-                return list(chosen.values())
-    raise InfeasibleError(
-        f"{count} placements are wanted, but only {len(chosen)} distinct ones were found of"
-        f" {grouping.num_groups} groups on {profile.topology.num_devices} devices"
-    )
 
 
-_Draws = Iterator[tuple[Kind, str, npt.NDArray[np.integer]]]
+def _relative_error(predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or measured is None:
+        return None
+    return (predicted - measured) / measured
 
 
-class _Families:
-    """Draws placements of each kind: their kind, their name, and the actions, ``[G]``."""
-
-    def __init__(self, profile: Profile, grouping: Grouping, seed: int) -> None:
-        self._profile, self._grouping, self._seed = profile, grouping, seed
-        self._rules = heuristic_placements(profile, grouping, seed=seed)
-        first_op = np.full(grouping.num_groups, profile.graph.num_ops)
-        np.minimum.at(first_op, grouping.group_of_op, profile.graph.topological_index)
-        self._place_of_group = first_op.argsort().argsort()
-
-    def all(self, count: int) -> list[_Draws]:
-        """Return a family for each kind, with enough draws for ``count`` distinct placements."""
-        endless = (self._cuts(), self._blocks(), self._mixtures())
-        return [
-            self._singles(),
-            self._heuristics(),
-            *(itertools.islice(family, count) for family in endless),
-            itertools.islice(self._random(), _DRAWS_FOR_EACH * count),
-        ]
-
-    def _singles(self) -> _Draws:
-        for name, actions in self._rules.items():
-            if name.startswith(SINGLE_DEVICE):
-                yield Kind.ONE_DEVICE, name, actions
-
-    def _heuristics(self) -> _Draws:
-        for name, actions in self._rules.items():
-            if not name.startswith(SINGLE_DEVICE) and name != Kind.RANDOM:
-                yield Kind.HEURISTIC, name, actions
-
-    def _cuts(self) -> _Draws:
-        """The groups in topological order, cut into one part for each device."""
-        num_devices = self._profile.topology.num_devices
-        shares = (self._place_of_group + 0.5) / self._grouping.num_groups
-        for number in itertools.count(1):
-            generator = self._generator(Kind.CUT, number)
-            bounds = np.sort(generator.uniform(0.05, 0.95, num_devices - 1))
-            parts = np.searchsorted(bounds, shares)
-            points = ", ".join(f"{bound:.0%}" for bound in bounds)
-            yield self._draw(Kind.CUT, number, f"at {points}", generator, parts)
-
-    def _blocks(self) -> _Draws:
-        """Runs of groups in topological order, dealt to the devices in turn."""
-        num_devices = self._profile.topology.num_devices
-        longest = max(2.0, self._grouping.num_groups / num_devices)
-        for number in itertools.count(1):
-            generator = self._generator(Kind.BLOCKS, number)
-            # From 2 up, as many short ones as long ones: evenly distributed in logarithms.
-            length = round(float(np.exp(generator.uniform(np.log(2), np.log(longest)))))
-            parts = self._place_of_group // length % num_devices
-            yield self._draw(Kind.BLOCKS, number, f"of {length} groups", generator, parts)
-
-    def _mixtures(self) -> _Draws:
-        """A placement with sense, and a share of its groups on some other device."""
-        singles = [name for name in self._rules if name.startswith(SINGLE_DEVICE)]
-        sensible = [name for name in ("expert", "metis") if name in self._rules]
-        num_groups, num_devices = self._grouping.num_groups, self._profile.topology.num_devices
-        for number in itertools.count(1):
-            generator = self._generator(Kind.MIXTURE, number)
-            base = [*sensible, str(generator.choice(singles))][number % (len(sensible) + 1)]
-            share = generator.uniform(*_MOVED_SHARES)
-            moved = generator.choice(num_groups, max(1, round(share * num_groups)), replace=False)
-            wanted = self._rules[base].astype(np.int64)
-            wanted[moved] += generator.integers(1, num_devices, len(moved))
-            actions = permitted(self._profile, self._grouping, wanted % num_devices)
-            yield Kind.MIXTURE, f"mixture {number}: {base}, {share:.0%} moved", actions
-
-    def _random(self) -> _Draws:
-        for number in itertools.count(1):
-            seed = int(self._generator(Kind.RANDOM, number).integers(2**31))
-            actions = random_placement(self._profile, self._grouping, seed=seed)
-            yield Kind.RANDOM, f"random {number}", actions
-
-    def _draw(
-        self,
-        kind: Kind,
-        number: int,
-        what: str,
-        generator: np.random.Generator,
-        part_of_group: IntArray,
-    ) -> tuple[Kind, str, npt.NDArray[np.integer]]:
-        """Return the placement that gives each part a device, in a random order of devices."""
-        devices = generator.permutation(self._profile.topology.num_devices)
-        actions = permitted(self._profile, self._grouping, devices[part_of_group])
-        return kind, f"{kind} {number}: {what}", actions
-
-    def _generator(self, kind: Kind, number: int) -> np.random.Generator:
-        return np.random.default_rng([self._seed, list(Kind).index(kind), number])
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]

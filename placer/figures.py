@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from placer.graph import FloatArray
 from placer.trials import Trial
@@ -105,25 +106,27 @@ def fidelity_scatter(
 ) -> Figure:
     """Draw measured against predicted step times, a dot a placement, coloured by its kind.
 
-    The diagonal is where both agree, in a band of ±10 %. Axes are logarithmic where the
-    slowest placement takes more than four times as long as the fastest.
+    They are relative to one device, the reference: as simulated, and as measured beside the
+    placement. So the drift of the machine's speed is not in the figure. The diagonal is where
+    both agree, in a band of ±10 %. Axes are logarithmic where the slowest placement takes
+    more than four times as long as the fastest.
 
     Args:
-        rows: As ``Fidelity.document`` has them; those that did not run are left out.
-        error: Median absolute percentage error, as a fraction; None if not defined.
-        spearman: Rank correlation; None if not defined.
+        rows: As ``Fidelity.document`` has them; those that did not run are left out, and
+            those beside which the reference did not.
+        error: Median absolute percentage error, the drift taken out, as a fraction; None if
+            not defined.
+        spearman: Rank correlation, the drift taken out; None if not defined.
     """
-    judged = [row for row in rows if row["error"] is not None]
-    times_s = np.array([[row["predicted_s"], row["measured_s"]] for row in judged])
-    unit, factor = _time_unit(times_s)
+    judged = [row for row in rows if row["drift_corrected_error"] is not None]
+    ratios = np.array([[row["predicted_ratio"], row["measured_ratio"]] for row in judged])
     figure, axes = _canvas(height=6.0)
     if judged:
-        _draw_diagonal(axes, times_s * factor)
+        _draw_diagonal(axes, ratios)
     for colour, kind in zip(COLOURS, dict.fromkeys(row["kind"] for row in judged), strict=False):
         of_kind = np.array([row["kind"] == kind for row in judged])
-        predicted, measured = times_s[of_kind].T * factor
-        ends = [row["interval_s"] or [row["measured_s"]] * 2 for row in judged]
-        low, high = np.array(ends)[of_kind].T * factor
+        predicted, measured = ratios[of_kind].T
+        low, high = np.array([row["ratio_interval"] for row in judged])[of_kind].T
         bars = np.maximum([measured - low, high - measured], 0)
         axes.errorbar(
             predicted, measured, yerr=bars, fmt="o", color=colour, ms=7, mec="white", mew=0.8,
@@ -133,8 +136,11 @@ def fidelity_scatter(
         f"median error {error:.1%}" if error is not None else "",
         f"rank correlation {spearman:.3f}" if spearman is not None else "",
     ]
-    title = f"{len(judged)} placements: {', '.join(filter(None, figures)) or 'nothing to judge'}"
-    axes.set(xlabel=f"simulated ({unit})", ylabel=f"measured ({unit})", title=title)
+    axes.set(
+        xlabel="simulated step time, relative to one device",
+        ylabel="measured, relative to one device beside it",
+        title=f"{len(judged)} placements: {', '.join(filter(None, figures)) or 'nothing to judge'}",
+    )
     if judged:
         figure.legend(loc="outside right upper", frameon=False, fontsize=10)
     return figure
@@ -169,10 +175,14 @@ def loss_curves(
     return figure
 
 
-def _draw_diagonal(axes: Axes, times: FloatArray) -> None:
-    low, high = 0.85 * times.min(), 1.15 * times.max()
-    if times.max() > 4 * times.min():
+def _draw_diagonal(axes: Axes, ratios: FloatArray) -> None:
+    low, high = 0.85 * ratios.min(), 1.15 * ratios.max()
+    if ratios.max() > 4 * ratios.min():
         axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.set_minor_formatter(NullFormatter())
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     ends = np.array([low, high])
     axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=_GREY, alpha=0.15, lw=0, label="±10 %")

@@ -14,6 +14,9 @@ from placer.errors import InfeasibleError, InvalidValueError, UnknownNameError
 from placer.fingerprint import fingerprint
 from placer.graph import BoolArray, FloatArray, IntArray, OpGraph
 
+CALIBRATION_PLACEMENTS = "calibration_placements"
+"""Fact of a profile: fingerprints, between spaces, of the placements it was calibrated with."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpCosts:

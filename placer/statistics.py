@@ -169,6 +169,16 @@ def has_settled(times_s: Sequence[float], *, tolerance: float = 0.05) -> bool:
     return since >= _SETTLED_STEPS
 
 
+def paired_ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> float:
+    """Return the median over rounds of the ratio of two series.
+
+    Args:
+        numerator: One sample a round, ``[n]``.
+        denominator: Positive, of the same rounds, ``[n]``.
+    """
+    return float(np.median(np.asarray(numerator) / np.asarray(denominator)))
+
+
 def balanced_order(count: int, round_number: int) -> list[int]:
     """Return in which order ``count`` contenders take their turns in a round.
 

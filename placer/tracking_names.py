@@ -27,10 +27,14 @@ METRICS: Mapping[str, str] = {
 
 FIDELITY_ERROR = "fidelity/median_absolute_percentage_error"
 FIDELITY_SPEARMAN = "fidelity/spearman"
+DRIFT_CORRECTED_ERROR = "fidelity/drift_corrected/median_absolute_percentage_error"
+DRIFT_CORRECTED_SPEARMAN = "fidelity/drift_corrected/spearman"
 
 FIDELITY_METRICS: Mapping[str, str] = {
     FIDELITY_ERROR: "median of |simulated - measured| / measured over placements",
     FIDELITY_SPEARMAN: "rank correlation of simulated with measured step times",
+    DRIFT_CORRECTED_ERROR: "the same error of step times relative to a reference's",
+    DRIFT_CORRECTED_SPEARMAN: "rank correlation of step times relative to a reference's",
 }
 
 STAGE = "placer.stage"

@@ -3,22 +3,28 @@
 Three ways lead to op times, and the profile says which was taken:
 
 * a graph file brings its own times;
-* on this machine's devices, and on equal devices without a description, ops are traced;
+* on this machine's devices, and on equal devices without a description, ops are traced; the
+  links between this machine's devices are then calibrated with a few measured placements;
 * on devices that are described, TensorFlow's cost model estimates.
 """
 
 import dataclasses
+import logging
 from pathlib import Path
 
 from placer.config import LOCAL, ProfileSettings
+from placer.errors import InfeasibleError
 from placer.files import load_graph_file, load_topology
 from placer.profile import Profile
+from profiling.calibration import calibrated, measure_for_calibration
 from profiling.cluster import LocalCluster
 from profiling.estimate import estimate_costs
 from profiling.links import local_topology
 from profiling.step import CapturedStep
 from profiling.trace import trace_costs
 from profiling.workloads import capture_workload
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +58,22 @@ def profile_source(settings: ProfileSettings) -> ProfiledGraph:
     with LocalCluster() as cluster:
         local = local_topology(cluster)
         costs, provenance = trace_costs(step, local, cluster, steps=settings.trace_steps)
-    return ProfiledGraph(Profile(step.op_graph, costs, topology or local, provenance), step)
+        profile = Profile(step.op_graph, costs, topology or local, provenance)
+        if topology is None and settings.calibration_placements:
+            profile = _calibrated(step, profile, cluster, settings.calibration_placements)
+    return ProfiledGraph(profile, step)
+
+
+def _calibrated(step: CapturedStep, profile: Profile, cluster: LocalCluster, count: int) -> Profile:
+    """Return the profile with calibrated links, or as it is where there is nothing to fit."""
+    if profile.topology.num_devices < 2:
+        return profile
+    try:
+        run = measure_for_calibration(step, profile, cluster, count)
+    except InfeasibleError as error:
+        _log.warning("links are left as they were measured alone: %s", error)
+        return profile
+    return calibrated(profile, run)
 
 
 def _from_file(path: Path, topology_name: str | None) -> ProfiledGraph:

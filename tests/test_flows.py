@@ -94,7 +94,8 @@ def run_id(settings) -> str:
 @pytest.fixture(scope="module")
 def traced_grouping(folder) -> str:
     """The grouping of a tiny step, profiled on this machine's devices."""
-    return group(profile(ProfileSettings(sizes=TINY_RNNLM, trace_steps=3)))
+    source = ProfileSettings(sizes=TINY_RNNLM, trace_steps=3, calibration_placements=0)
+    return group(profile(source))
 
 
 def evaluation_of(store: Store, run_id: str) -> dict:
@@ -223,7 +224,7 @@ def test_a_run_that_is_not_there_is_refused_by_name(folder):
 
 def test_a_captured_step_is_profiled_grouped_trained_and_measured_on_the_real_devices(store):
     chosen = OptimizeSettings(
-        profile=ProfileSettings(sizes=TINY_RNNLM, trace_steps=3),
+        profile=ProfileSettings(sizes=TINY_RNNLM, trace_steps=3, calibration_placements=2),
         group=GroupSettings(),
         train=TRAIN.model_copy(update={"trials": 16}),
         evaluate=EvaluateSettings(num_learned=1, rounds=3),
@@ -346,7 +347,7 @@ def test_where_the_devices_are_not_here_there_is_no_real_environment(store, run_
 def test_the_profile_file_of_a_traced_step_is_judged_in_the_simulation(store, folder):
     # The file names this machine's devices and traced times, but holds no step to run on them.
     # Traced anew: stages of equal content would be reused from the test that has the step.
-    traced = profile(ProfileSettings(sizes=TINY_RNNLM, trace_steps=4))
+    traced = profile(ProfileSettings(sizes=TINY_RNNLM, trace_steps=4, calibration_placements=0))
     (folder / "traced.json").write_bytes(store.download(traced, "profile.json").read_bytes())
     chosen = OptimizeSettings(
         profile=ProfileSettings(graph=folder / "traced.json"),

@@ -551,3 +551,23 @@ def test_the_event_loop_is_there_even_where_its_machine_code_cannot_be_kept(tmp_
         env={"HOME": nowhere, "XDG_CACHE_HOME": nowhere, "PYTHONPATH": str(tmp_path)},
         check=True,
     )
+
+
+def test_other_links_are_those_of_a_new_simulator() -> None:
+    # a on gpu:0 takes 1 s, its tensor of 3 bytes 3 s at 1 byte/s, b on gpu:1 1 s: 5 s. At half
+    # the bandwidth the tensor takes 6 s.
+    profile = make_profile([1.0, 1.0], [(0, (1,), 3)], make_topology(2))
+    simulator = Simulator(profile)
+
+    slower = simulator.with_links(dict.fromkeys(profile.topology.links, Link(0.5)))
+
+    placement = Placement([0, 1])
+    assert slower.schedule(placement).makespan_s == 8
+    assert simulator.schedule(placement).makespan_s == 5
+
+
+def test_other_links_must_be_of_every_pair() -> None:
+    simulator = Simulator(make_profile([1.0, 1.0], [(0, (1,), 3)], make_topology(2)))
+
+    with pytest.raises(InvalidValueError, match="no link from device 'gpu:1' to 'gpu:0'"):
+        simulator.with_links({(0, 1): Link(1.0)})

@@ -207,7 +207,7 @@ class FidelitySettings(Settings):
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Of the placements and of their order")
     measurement: MeasurementSettings = MeasurementSettings(
-        max_timed_steps=20, relative_half_width=0.02, budget_s=20.0
+        max_timed_steps=10, relative_half_width=0.03, budget_s=10.0
     )
 
 

@@ -17,6 +17,9 @@ from placer.graph import BoolArray, FloatArray, IntArray, OpGraph
 CALIBRATION_PLACEMENTS = "calibration_placements"
 """Fact of a profile: fingerprints, between spaces, of the placements it was calibrated with."""
 
+EXTRA_LATENCY_S = "extra_latency_s"
+"""Fact of a profile: what its calibration added to the latency of every link."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpCosts:

@@ -10,7 +10,7 @@ from placer.errors import InfeasibleError
 from placer.group_ops import group_ops
 from placer.heuristics import single_device
 from placer.placement import Placement
-from placer.profile import CALIBRATION_PLACEMENTS, OpCosts, Profile
+from placer.profile import CALIBRATION_PLACEMENTS, EXTRA_LATENCY_S, OpCosts, Profile
 from placer.sampled_placements import Kind, sample_placements
 from placer.simulator import Simulator
 from placer.statistics import paired_ratio
@@ -88,17 +88,20 @@ def calibrated(profile: Profile, run: CalibrationRun) -> Profile:
 
     Returns:
         The profile. Its provenance has more facts: ``calibration_placements`` (fingerprints),
+        ``extra_latency_s`` (contained in each link's latency; the loads are plain to see),
         and the median errors of their simulated ratios, ``calibration_error_before`` and
         ``calibration_error``. Those are of the very placements that were fitted.
     """
     before = ratio_errors(Simulator(profile), run.reference, run.samples)
-    fitted = with_terms(profile, fit_terms(profile, run.reference, run.samples))
+    terms = fit_terms(profile, run.reference, run.samples)
+    fitted = with_terms(profile, terms)
     after = ratio_errors(Simulator(fitted), run.reference, run.samples)
     traced_s = float(profile.provenance.facts["step_time_s"])
     facts = {
         **profile.provenance.facts,
         "step_time_s": f"{run.reference_s:.6g}",
         CALIBRATION_PLACEMENTS: " ".join(each.placement.fingerprint for each in run.samples),
+        EXTRA_LATENCY_S: f"{terms.extra_latency_s:.9g}",
         "calibration_error_before": f"{statistics.median(abs(before)):.3g}",
         "calibration_error": f"{statistics.median(abs(after)):.3g}",
     }

@@ -26,12 +26,12 @@ from placer.fidelity import (
     FidelityRow,
     fidelity_placements,
     measured_rows,
-    reference_placement,
 )
 from placer.figures import fidelity_scatter
 from placer.files import write_json
 from placer.mlflow_store import OpenRun, now, open_store
 from placer.report import seconds
+from placer.sampled_placements import reference_placement
 from placer.simulator import SimulatedEnvironment, Simulator
 from placer.tracking_names import (
     DRIFT_CORRECTED_ERROR,

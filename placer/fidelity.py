@@ -22,11 +22,10 @@ import scipy.stats
 from placer.environment import Environment, Measurement, Outcome
 from placer.errors import InvalidValueError
 from placer.grouping import Grouping
-from placer.heuristics import single_device
 from placer.placement import Placement
 from placer.profile import CALIBRATION_PLACEMENTS, Profile
 from placer.sampled_placements import ChosenPlacement, Kind, sample_placements
-from placer.statistics import Interval, median_interval
+from placer.statistics import Interval, median_interval, paired_ratios
 
 
 class ComparingEnvironment(Protocol):
@@ -120,8 +119,7 @@ class FidelityRow:
         """The measured step times relative to the reference's of the same round."""
         if self.step_time_s is None or self.reference_s is None:
             return ()
-        pairs = zip(self.samples_s, self.reference_samples_s, strict=True)
-        return tuple(sample_s / reference_s for sample_s, reference_s in pairs)
+        return paired_ratios(self.samples_s, self.reference_samples_s)
 
     @property
     def measured_ratio(self) -> float | None:
@@ -299,11 +297,6 @@ def fidelity_placements(
     """
     calibrated_with = set(profile.provenance.facts.get(CALIBRATION_PLACEMENTS, "").split())
     return sample_placements(profile, grouping, count, exclude=calibrated_with, seed=seed)
-
-
-def reference_placement(profile: Profile, grouping: Grouping) -> Placement:
-    """Return all groups on the first device; those that may not, on their fastest."""
-    return Placement.from_groups(grouping, single_device(profile, grouping, 0))
 
 
 def measured_rows(

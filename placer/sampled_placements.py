@@ -18,7 +18,7 @@ from placer.errors import InfeasibleError, InvalidValueError
 from placer.evaluation import SINGLE_DEVICE
 from placer.graph import IntArray
 from placer.grouping import Grouping
-from placer.heuristics import heuristic_placements, random_placement
+from placer.heuristics import heuristic_placements, random_placement, single_device
 from placer.heuristics.permitted import permitted
 from placer.placement import Placement
 from placer.profile import Profile
@@ -53,6 +53,11 @@ class ChosenPlacement:
     kind: Kind
     device_of_group: tuple[int, ...]
     placement: Placement
+
+
+def reference_placement(profile: Profile, grouping: Grouping) -> Placement:
+    """Return all groups on the first device; those that may not, on their fastest."""
+    return Placement.from_groups(grouping, single_device(profile, grouping, 0))
 
 
 def sample_placements(

@@ -169,14 +169,14 @@ def has_settled(times_s: Sequence[float], *, tolerance: float = 0.05) -> bool:
     return since >= _SETTLED_STEPS
 
 
-def paired_ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> float:
-    """Return the median over rounds of the ratio of two series.
+def paired_ratios(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, ...]:
+    """Return the ratio of two series in each round, ``[n]``.
 
     Args:
         numerator: One sample a round, ``[n]``.
         denominator: Positive, of the same rounds, ``[n]``.
     """
-    return float(np.median(np.asarray(numerator) / np.asarray(denominator)))
+    return tuple(above / below for above, below in zip(numerator, denominator, strict=True))
 
 
 def balanced_order(count: int, round_number: int) -> list[int]:

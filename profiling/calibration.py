@@ -8,12 +8,11 @@ from placer.calibration import CalibrationSample, fit_terms, ratio_errors, with_
 from placer.environment import Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.group_ops import group_ops
-from placer.heuristics import single_device
 from placer.placement import Placement
 from placer.profile import CALIBRATION_PLACEMENTS, EXTRA_LATENCY_S, OpCosts, Profile
-from placer.sampled_placements import Kind, sample_placements
+from placer.sampled_placements import Kind, reference_placement, sample_placements
 from placer.simulator import Simulator
-from placer.statistics import paired_ratio
+from placer.statistics import paired_ratios
 from profiling.cluster import Cluster
 from profiling.real_environment import MeasurementConfig, RealEnvironment
 from profiling.step import CapturedStep
@@ -61,14 +60,14 @@ def measure_for_calibration(
     """
     grouping = group_ops(profile).grouping
     chosen = sample_placements(profile, grouping, count, kinds=_KINDS, seed=_SEED)
-    reference = Placement.from_groups(grouping, single_device(profile, grouping, 0))
+    reference = reference_placement(profile, grouping)
     environment = RealEnvironment(step, profile.topology, cluster, MeasurementConfig())
     samples: list[CalibrationSample] = []
     reference_s: list[float] = []
     for each in chosen:
         measured, beside = environment.compare([each.placement, reference], rounds=rounds)
         if _ran(measured) and _ran(beside):
-            ratio = paired_ratio(measured.samples_s, beside.samples_s)
+            ratio = statistics.median(paired_ratios(measured.samples_s, beside.samples_s))
             samples.append(CalibrationSample(each.placement, ratio))
             reference_s += beside.samples_s
             _log.debug("%s: %.3f times the step time of the reference", each.name, ratio)

@@ -14,12 +14,11 @@ from placer.fidelity import (
     FidelityRow,
     fidelity_placements,
     measured_rows,
-    reference_placement,
 )
 from placer.grouping import Grouping
 from placer.placement import Placement
 from placer.profile import CALIBRATION_PLACEMENTS, Profile, Provenance
-from placer.sampled_placements import ChosenPlacement, Kind
+from placer.sampled_placements import ChosenPlacement, Kind, reference_placement
 from placer.statistics import Interval
 from tests.grouped_profiles import chain_of, topology_of
 

@@ -27,10 +27,10 @@ from placer.calibration import (
     with_terms,
 )
 from placer.devices import Link
-from placer.fidelity import reference_placement
 from placer.mlflow_store import open_store
 from placer.placement import Placement
 from placer.profile import EXTRA_LATENCY_S, Profile
+from placer.sampled_placements import reference_placement
 from placer.simulator import Simulator
 from placer.tracking_names import GROUPING_RUN
 

@@ -216,15 +216,19 @@ def fidelity(  # noqa: PLR0913 - options of three stages
     placements: Annotated[
         int, typer.Option(help="Placements to measure, from one device to random ones.")
     ] = _FIDELITY.count,
+    rounds: Annotated[
+        int, typer.Option(help="Timed steps of each placement at most.")
+    ] = _FIDELITY.measurement.max_timed_steps,
     seed: Seed = _FIDELITY.seed,
     json_file: JsonFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Measure how well the simulation predicts step times on the real devices."""
+    measurement = _FIDELITY.measurement.model_dump() | {"max_timed_steps": rounds}
     settings = MeasureFidelitySettings(
         profile=_profile_settings(workload, size, change, None, topology),
         group=_settings(GroupSettings, max_groups=max_groups),
-        fidelity=_settings(FidelitySettings, count=placements, seed=seed),
+        fidelity=_settings(FidelitySettings, count=placements, seed=seed, measurement=measurement),
     )
     _start(verbose)
     from flows.fidelity import measure_fidelity as flow

@@ -47,7 +47,9 @@ def _first_generation(space: SearchSpace, starts: Actions, rng: np.random.Genera
     num_random = (_POPULATION - len(given)) // 2
     parents = given[rng.integers(len(given), size=_POPULATION - len(given) - num_random)]
     near = [space.neighbor(parent, rng) for parent in parents]
-    return np.concatenate([given, *(row[np.newaxis] for row in near), space.random(rng, num_random)])
+    return np.concatenate(
+        [given, *(row[np.newaxis] for row in near), space.random(rng, num_random)]
+    )
 
 
 def _child(

@@ -1,0 +1,111 @@
+"""Strategies that train a policy: by its own samples, and by the best placements so far.
+
+Array shapes: B placements, E elite placements, G groups.
+"""
+
+import numpy as np
+
+from placer.graph import FloatArray
+from placer.policy import Actions, Policy
+from placer.search.driver import Strategy
+from placer.search.space import SearchSpace
+
+BATCH_SIZE = 16
+_ELITE = 4
+_IMITATION = 0.3
+_LARGEST_ADVANTAGE = 3.0
+
+
+class Elite:
+    """The best distinct placements that a strategy knows the cost of, the best first.
+
+    Args:
+        size: How many are kept.
+    """
+
+    def __init__(self, size: int = _ELITE) -> None:
+        self._size = size
+        self._members: list[tuple[float, Actions]] = []
+
+    @property
+    def actions(self) -> Actions:
+        """The placements, ``[E, G]``."""
+        return np.stack([actions for _, actions in self._members])
+
+    @property
+    def best(self) -> tuple[float, Actions]:
+        """Cost and actions, ``[G]``, of the best."""
+        return self._members[0]
+
+    def add(self, actions: Actions, costs: FloatArray) -> bool:
+        """Keep those that are among the best; return whether one is the best of all.
+
+        Args:
+            actions: ``[B, G]``.
+            costs: ``[B]``.
+        """
+        before = self._members[0][0] if self._members else np.inf
+        known = {member.tobytes() for _, member in self._members}
+        for row, cost in zip(actions, costs.tolist(), strict=True):
+            if row.tobytes() not in known:
+                known.add(row.tobytes())
+                self._members.append((cost, row.copy()))
+        self._members.sort(key=lambda member: member[0])
+        del self._members[self._size :]
+        return self._members[0][0] < before
+
+
+def policy_search(
+    policy: Policy, space: SearchSpace, elite: Elite, *, seed: int, refined: int = 0
+) -> Strategy:
+    """Sample a policy and train it by what was found, without end.
+
+    Each update climbs along the advantages of a batch, its median cost the baseline, and
+    imitates the best placements so far with a constant advantage (self-imitation, Oh et al.,
+    2018). With ``refined`` above 0, neighbours of the best placements are measured as well and,
+    where they are among the best, imitated (a memetic algorithm, Moscato, 1989).
+
+    Args:
+        policy: What is trained.
+        space: The placements.
+        elite: What is known already; goes on to hold the best.
+        seed: Of samples and neighbours.
+        refined: Neighbours to measure after each batch.
+    """
+    rng = np.random.default_rng([seed, 1])
+    number = 0
+    while True:
+        sampled = policy.sample(seed, np.arange(number, number + BATCH_SIZE))
+        number += BATCH_SIZE
+        actions = space.canonical(sampled)
+        costs = yield actions
+        elite.add(actions, costs)
+        if refined:
+            near = space.canonical(_neighbors(space, elite.actions, refined, rng))
+            elite.add(near, (yield near))
+        members = elite.actions
+        imitation = np.full(len(members), _IMITATION * BATCH_SIZE / len(members))
+        policy.update(
+            np.concatenate([actions, members]), np.concatenate([advantages(costs), imitation])
+        )
+
+
+def advantages(costs: FloatArray) -> FloatArray:
+    """Return how far each cost lies below the median, in root mean squares of that, ``[B]``.
+
+    At most 3 to either side: a placement that cannot run must not drown all others.
+    """
+    differences = np.median(costs) - costs
+    spread = float(np.sqrt(np.mean(differences**2)))
+    if spread == 0:
+        return np.zeros_like(costs)
+    return np.clip(differences / spread, -_LARGEST_ADVANTAGE, _LARGEST_ADVANTAGE)
+
+
+def _neighbors(
+    space: SearchSpace, members: Actions, count: int, rng: np.random.Generator
+) -> Actions:
+    # The best member is refined most: the k-th of E is chosen with probability (E - k) / sum.
+    weights = np.arange(len(members), 0, -1, dtype=np.float64)
+    chosen = rng.choice(len(members), size=count, p=weights / weights.sum())
+    return np.stack([space.neighbor(members[index], rng) for index in chosen])

@@ -1,0 +1,154 @@
+"""All ways to search, by name.
+
+Array shapes: G groups.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from placer.environment import Environment
+from placer.errors import UnknownNameError
+from placer.grouping import Grouping
+from placer.heuristics import heuristic_placements, single_device
+from placer.heuristics.permitted import accelerators
+from placer.policies.locality import LocalityPolicy, placed_neighbors
+from placer.policy import Actions
+from placer.profile import Profile
+from placer.search.driver import SearchResult, Strategy, run_search
+from placer.search.genetic import genetic_algorithm
+from placer.search.learned import Elite, policy_search
+from placer.search.local import annealing, hill_climbing, random_search
+from placer.search.space import SearchSpace
+
+AUTO = "auto"
+"""The default: everything together, within the evaluations that are given."""
+
+_REFINED = 8
+_LEARNED_SHARE = 0.75
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchProblem:
+    """What is searched, and with how many evaluations.
+
+    Attributes:
+        profile: What is placed.
+        grouping: Its groups.
+        num_trials: Evaluations, by which schedules are laid out.
+        seed: All randomness derives from it.
+    """
+
+    profile: Profile
+    grouping: Grouping
+    num_trials: int
+    seed: int = 0
+
+    @functools.cached_property
+    def space(self) -> SearchSpace:
+        """The permitted placements."""
+        return SearchSpace(self.profile, self.grouping)
+
+    @functools.cached_property
+    def heuristics(self) -> dict[str, Actions]:
+        """The placements of all heuristics that apply, ``[G]`` each, by name."""
+        return heuristic_placements(self.profile, self.grouping, seed=self.seed)
+
+    @property
+    def one_device(self) -> Actions:
+        """All groups on the first accelerator, where local search begins, ``[G]``."""
+        first = int(accelerators(self.profile.topology)[0])
+        return single_device(self.profile, self.grouping, first)
+
+    def policy(self, preferred: int) -> LocalityPolicy:
+        """Return a fresh policy with a bias towards a device."""
+        neighbors = placed_neighbors(self.profile, self.grouping)
+        return LocalityPolicy(neighbors, self.space.allowed, preferred=preferred)
+
+
+def search(
+    method: str,
+    profile: Profile,
+    grouping: Grouping,
+    environment: Environment,
+    *,
+    num_trials: int,
+    seed: int = 0,
+) -> SearchResult:
+    """Search by a method of this name; heuristics are methods of one evaluation.
+
+    Raises:
+        UnknownNameError: If there is no such method, or no such heuristic for this profile.
+        InvalidValueError: If ``num_trials`` is not positive.
+        InfeasibleError: If a group has no permitted device.
+    """
+    problem = SearchProblem(profile, grouping, num_trials, seed)
+    if method in METHODS:
+        strategy = METHODS[method](problem)
+    elif method in problem.heuristics:
+        strategy = _fixed(problem.heuristics[method])
+    else:
+        raise UnknownNameError("search method", method, [*METHODS, *problem.heuristics])
+    return run_search(
+        strategy, problem.space, profile, grouping, environment, num_trials=num_trials
+    )
+
+
+def _fixed(actions: Actions) -> Strategy:
+    yield actions[np.newaxis]
+
+
+def _genetic(problem: SearchProblem) -> Strategy:
+    return genetic_algorithm(problem.space, problem.one_device[np.newaxis], seed=problem.seed)
+
+
+def _policy(problem: SearchProblem) -> Strategy:
+    preferred = int(problem.one_device[0])
+    return policy_search(problem.policy(preferred), problem.space, Elite(), seed=problem.seed)
+
+
+def _auto(problem: SearchProblem) -> Strategy:
+    """All heuristics, then a policy whose best are refined, then annealing from the best.
+
+    Proposals that are answered from memory count towards the shares as well.
+    """
+    space, elite = problem.space, Elite()
+    known = np.stack(list(problem.heuristics.values()))
+    costs = yield known
+    elite.add(space.canonical(known), costs)
+    singles = np.array([name.startswith("single ") for name in problem.heuristics])
+    best_single = known[singles][costs[singles].argmin()]
+    preferred = int(np.bincount(space.canonical(best_single[np.newaxis])[0]).argmax())
+    learned = policy_search(
+        problem.policy(preferred), space, elite, seed=problem.seed, refined=_REFINED
+    )
+    num_learned = int(_LEARNED_SHARE * (problem.num_trials - len(known)))
+    yield from _limited(learned, num_learned)
+    rest = max(1, problem.num_trials - len(known) - num_learned)
+    yield from annealing(space, elite.best[1], num_trials=rest, seed=problem.seed)
+
+
+def _limited(strategy: Strategy, num_proposals: int) -> Strategy:
+    """Drive a strategy until it has made so many proposals."""
+    actions = next(strategy)
+    while num_proposals > 0:
+        num_proposals -= len(actions)
+        actions = strategy.send((yield actions))
+    strategy.close()
+
+
+METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {
+    "random": lambda problem: random_search(problem.space, seed=problem.seed),
+    "hill-climbing": lambda problem: hill_climbing(
+        problem.space, problem.one_device, seed=problem.seed
+    ),
+    "annealing": lambda problem: annealing(
+        problem.space, problem.one_device, num_trials=problem.num_trials, seed=problem.seed
+    ),
+    "genetic": _genetic,
+    "policy": _policy,
+    AUTO: _auto,
+}
+"""Strategies by name, beside the heuristics."""

@@ -252,6 +252,39 @@ def simulate(
 
 
 @app.command()
+def search(  # noqa: PLR0913 - a graph, a method, and two files
+    *,
+    graph: Annotated[Path, typer.Option(help="A profile or graph file (JSON).")],
+    topology: TopologyName = None,
+    max_groups: MaxGroups = _GROUP.max_groups,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="'auto' (everything together), 'policy', 'annealing', 'hill-climbing', 'genetic',"
+            " 'random', or a heuristic such as 'metis'."
+        ),
+    ] = "auto",
+    trials: Annotated[int, typer.Option(help="Placements to evaluate.")] = 2000,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Search for the placement of a graph file with the least simulated makespan."""
+    from flows.search import search_files
+
+    search_files(
+        graph,
+        topology,
+        method=method,
+        num_trials=trials,
+        seed=seed,
+        max_groups=max_groups,
+        placement_file=out,
+        json_file=json_file,
+    )
+
+
+@app.command()
 def devices(
     *,
     cluster: Annotated[

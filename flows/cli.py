@@ -30,6 +30,7 @@ from placer.config import (
 )
 from placer.errors import InvalidValueError, PlacerError, UnknownNameError
 from placer.files import load_graph_file, load_topology, packaged_topologies
+from placer.files.hosts import load_hosts
 
 app = typer.Typer(
     help="Learns on which device each op of a TensorFlow training step should run.",
@@ -58,6 +59,13 @@ TopologyName = Annotated[
         "--topology",
         help="'local' (this machine), a packaged name (see `placer topologies`) or a TOML file."
         " Default: the graph file's own, otherwise local.",
+    ),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Hosts file (TOML) of a cluster to measure on. Default: this machine; see"
+        " `placer worker`."
     ),
 ]
 MaxGroups = Annotated[int, typer.Option(help="Groups at most, for graphs without model rules.")]
@@ -102,6 +110,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
     change: Change = None,
     graph: GraphFile = None,
     topology: TopologyName = None,
+    cluster: ClusterFile = None,
     max_groups: MaxGroups = _GROUP.max_groups,
     environment: Where = _TRAIN.environment,
     trials: Trials = _TRAIN.trials,
@@ -116,7 +125,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
 ) -> None:
     """Find the best placement: profile, group, train, evaluate."""
     settings = OptimizeSettings(
-        profile=_profile_settings(workload, size, change, graph, topology),
+        profile=_profile_settings(workload, size, change, graph, topology, cluster),
         group=_settings(GroupSettings, max_groups=max_groups),
         train=_train_settings(environment, trials, real_trials, seed, batch_size),
         evaluate=_settings(EvaluateSettings, num_learned=learned, rounds=rounds),
@@ -136,11 +145,12 @@ def profile(
     change: Change = None,
     graph: GraphFile = None,
     topology: TopologyName = None,
+    cluster: ClusterFile = None,
     json_file: JsonFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Capture a graph and find what each op costs on the devices."""
-    settings = _profile_settings(workload, size, change, graph, topology)
+    settings = _profile_settings(workload, size, change, graph, topology, cluster)
     _start(verbose)
     from flows.profile import profile as flow
     from flows.results import show_profile
@@ -212,6 +222,7 @@ def fidelity(  # noqa: PLR0913 - options of three stages
     size: Size = "small",
     change: Change = None,
     topology: TopologyName = None,
+    cluster: ClusterFile = None,
     max_groups: MaxGroups = _GROUP.max_groups,
     placements: Annotated[
         int, typer.Option(help="Placements to measure, from one device to random ones.")
@@ -226,7 +237,7 @@ def fidelity(  # noqa: PLR0913 - options of three stages
     """Measure how well the simulation predicts step times on the real devices."""
     measurement = _FIDELITY.measurement.model_dump() | {"max_timed_steps": rounds}
     settings = MeasureFidelitySettings(
-        profile=_profile_settings(workload, size, change, None, topology),
+        profile=_profile_settings(workload, size, change, None, topology, cluster),
         group=_settings(GroupSettings, max_groups=max_groups),
         fidelity=_settings(FidelitySettings, count=placements, seed=seed, measurement=measurement),
     )
@@ -287,9 +298,7 @@ def search(  # noqa: PLR0913 - a graph, a method, and two files
 @app.command()
 def devices(
     *,
-    cluster: Annotated[
-        Path | None, typer.Option(help="Hosts file (TOML) of a cluster. Default: this machine.")
-    ] = None,
+    cluster: ClusterFile = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the topology (TOML) here, for --topology.")
     ] = None,
@@ -380,12 +389,13 @@ def _start(verbose: bool) -> None:
     prepare()
 
 
-def _profile_settings(
+def _profile_settings(  # noqa: PLR0913, PLR0917 - options of one stage
     workload: str,
     size: str,
     changes: Sequence[str] | None,
     graph: Path | None,
     topology: str | None,
+    cluster: Path | None,
 ) -> ProfileSettings:
     _check_name("workload", workload, WorkloadName)
     _check_name("size", size, WorkloadSize)
@@ -394,9 +404,17 @@ def _profile_settings(
         load_graph_file(graph)
     if topology not in (None, LOCAL):
         load_topology(topology)
+    if cluster is not None:
+        load_hosts(cluster)
     sizes = dict(_size(change) for change in changes or ())
     return _settings(
-        ProfileSettings, workload=workload, size=size, sizes=sizes, graph=graph, topology=topology
+        ProfileSettings,
+        workload=workload,
+        size=size,
+        sizes=sizes,
+        graph=graph,
+        topology=topology,
+        cluster=cluster,
     )
 
 
@@ -432,4 +450,6 @@ def _settings(kind: type[S], **values: Any) -> S:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
+        if not name:  # what several settings say together
+            raise InvalidValueError(first["msg"].removeprefix("Value error, ")) from error
         raise InvalidValueError(f"{name}: {first['msg']}, got {first['input']!r}") from error

@@ -1,6 +1,7 @@
 """The profile flow: capture a graph and find what each op costs on the devices."""
 
 import logging
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -8,7 +9,15 @@ from prefect import flow, task
 
 from flows.process import quiet_start
 from flows.real_devices import leave_gpus_to_workers
-from flows.stages import PROFILE, PROFILE_FILE, STEP_FOLDER, profile_key, profile_tags, reused
+from flows.stages import (
+    HOSTS_FILE,
+    PROFILE,
+    PROFILE_FILE,
+    STEP_FOLDER,
+    profile_key,
+    profile_tags,
+    reused,
+)
 from placer.config import ProfileSettings
 from placer.files import save_profile
 from placer.mlflow_store import open_store
@@ -41,6 +50,9 @@ def profile_graph(settings: ProfileSettings) -> str:
         save_profile(profile, Path(scratch, PROFILE_FILE))
         if step is not None:
             save_step(step, Path(scratch, STEP_FOLDER))
+        if settings.cluster is not None:
+            # The stages that measure go to the same hosts.
+            shutil.copyfile(settings.cluster, Path(scratch, HOSTS_FILE))
         run.log_folder(Path(scratch))
     _log.info("%s: %d ops, times by %s", name, profile.graph.num_ops, profile.provenance.method)
     return run.run_id

@@ -1,7 +1,7 @@
 """The real devices of a profile, for the stages that measure on them.
 
 A profile's step can be measured if it was kept, and if the profile's devices are those of this
-machine, on which its ops were traced. A graph file brings no step; devices that are only
+machine or of a cluster, on which its ops were traced. A graph file brings no step; devices that are only
 described have estimated times; equal devices without a description lend their op times from
 this machine's.
 """
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flows.process import quiet_start
-from flows.stages import STEP_FOLDER, ProfileInputs
+from flows.stages import HOSTS_FILE, STEP_FOLDER, ProfileInputs
 from placer.errors import InvalidValueError
 from placer.mlflow_store import Store
 from placer.tracking_names import PROFILE_RUN
 
 if TYPE_CHECKING:
-    from profiling.cluster import LocalCluster
+    from profiling.cluster import Cluster
     from profiling.real_environment import MeasurementConfig, RealEnvironment
     from profiling.step import CapturedStep
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class RealDevices:
-    """This machine's devices, up and ready to run a profile's step.
+    """The devices of this machine or of a cluster, up and ready to run a profile's step.
 
     Attributes:
         environment: Measures placements of the step.
@@ -38,7 +38,7 @@ class RealDevices:
 
     environment: "RealEnvironment"
     step: "CapturedStep"
-    cluster: "LocalCluster"
+    cluster: "Cluster"
 
 
 def why_not_real(store: Store, inputs: ProfileInputs) -> str | None:
@@ -70,7 +70,7 @@ def require_real_devices(store: Store, inputs: ProfileInputs) -> None:
 def real_devices(
     store: Store, inputs: ProfileInputs, config: "MeasurementConfig | None" = None
 ) -> Iterator[RealDevices]:
-    """Start the workers of this machine's devices; end them with the block.
+    """Start the workers of the devices that the profile is of; end them with the block.
 
     Args:
         store: Holds the step.
@@ -84,13 +84,17 @@ def real_devices(
     require_real_devices(store, inputs)
     leave_gpus_to_workers()
     with quiet_start():
-        from profiling.cluster import LocalCluster
+        from profiling.cluster import open_cluster
         from profiling.real_environment import MeasurementConfig, RealEnvironment
         from profiling.step_files import load_step
 
-    step = load_step(store.download(inputs.tags[PROFILE_RUN], STEP_FOLDER))
-    _log.info("measuring on this machine's devices")
-    with LocalCluster() as cluster:
+    run_id = inputs.tags[PROFILE_RUN]
+    step = load_step(store.download(run_id, STEP_FOLDER))
+    hosts_file = None
+    if HOSTS_FILE in store.artifacts.names(run_id, "."):
+        hosts_file = store.download(run_id, HOSTS_FILE)
+    _log.info("measuring on %s devices", "this machine's" if hosts_file is None else "a cluster's")
+    with open_cluster(hosts_file) as cluster:
         topology = inputs.profile.topology
         environment = RealEnvironment(step, topology, cluster, config or MeasurementConfig())
         yield RealDevices(environment, step, cluster)

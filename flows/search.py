@@ -24,7 +24,7 @@ from placer.search.methods import search
 from placer.simulator import SimulatedEnvironment, Simulator
 
 
-def search_files(
+def search_files(  # noqa: PLR0913 - a graph, a method, and two files
     graph_file: Path,
     topology_name: str | None,
     *,

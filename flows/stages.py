@@ -38,6 +38,7 @@ FIDELITY = "fidelity"
 PROFILE_FILE = "profile.json"
 GROUPING_FILE = "grouping.json"
 STEP_FOLDER = "step"
+HOSTS_FILE = "hosts.toml"
 EVALUATION_FILE = "evaluation.json"
 PLACEMENT_FILE = "placement.json"
 REPORT_FILE = "report.html"
@@ -48,13 +49,15 @@ _log = logging.getLogger(__name__)
 
 def profile_key(settings: ProfileSettings) -> str:
     """Return the key of a profile: the source's content, the devices, and the versions."""
-    source = settings.model_dump_json(exclude={"graph", "topology"})
+    source = settings.model_dump_json(exclude={"graph", "topology", "cluster"})
     if settings.graph is not None:
         source = _content(settings.graph)
     topology = str(settings.topology)
     if settings.topology not in (None, LOCAL):
         topology = load_topology(topology).fingerprint
     host = f"{platform.node()} with {os.cpu_count()} cores"
+    if settings.cluster is not None:
+        host = _content(settings.cluster)
     return stage_key(PROFILE, source, topology, host)
 
 
@@ -163,6 +166,6 @@ def _content(path: Path) -> str:
     try:
         return fingerprint([path.read_bytes()])
     except FileNotFoundError as error:
-        raise MissingFileError(f"graph file {str(path)!r} does not exist") from error
+        raise MissingFileError(f"file {str(path)!r} does not exist") from error
     except OSError as error:
         raise InvalidValueError(f"{str(path)!r} cannot be read: {error.strerror}") from error

@@ -5,9 +5,9 @@ comes from the paper or its authors' code says so.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from placer.group_ops import GroupingConfig
 
@@ -41,6 +41,11 @@ class ProfileSettings(Settings):
         description="'local' for this machine's devices, a packaged name, or a TOML file;"
         " default: the graph file's own, otherwise local",
     )
+    cluster: Path | None = Field(
+        None,
+        description="Hosts file (TOML) of a cluster whose devices are meant by 'local', instead"
+        " of this machine's",
+    )
     trace_steps: int = Field(10, ge=1, le=1000, description="Traced steps behind each op's time")
     calibration_placements: int = Field(
         8,
@@ -50,9 +55,19 @@ class ProfileSettings(Settings):
         " some seconds each; 0 leaves links as they are between idle devices",
     )
 
+    @model_validator(mode="after")
+    def _check_cluster(self) -> Self:
+        if self.cluster is not None and not self.is_traced_here:
+            raise ValueError(
+                "a cluster's devices are measured: it goes with a built-in workload and topology"
+                f" 'local', got cluster {str(self.cluster)!r} with"
+                f" {'graph' if self.graph else 'topology'} {str(self.graph or self.topology)!r}"
+            )
+        return self
+
     @property
     def is_traced_here(self) -> bool:
-        """True if the workload's ops will be timed on this machine's devices."""
+        """True if the workload's ops will be timed on the devices of this machine or cluster."""
         return self.graph is None and self.topology in (None, LOCAL)
 
     @property

@@ -17,7 +17,7 @@ from placer.errors import InfeasibleError
 from placer.files import load_graph_file, load_topology
 from placer.profile import Profile
 from profiling.calibration import calibrated, measure_for_calibration
-from profiling.cluster import LocalCluster
+from profiling.cluster import Cluster, LocalCluster, open_cluster
 from profiling.estimate import estimate_costs
 from profiling.links import local_topology
 from profiling.step import CapturedStep
@@ -55,7 +55,7 @@ def profile_source(settings: ProfileSettings) -> ProfiledGraph:
     if topology is not None and not topology.is_reference:
         costs, provenance = estimate_costs(step, topology)
         return ProfiledGraph(Profile(step.op_graph, costs, topology, provenance), step)
-    with LocalCluster() as cluster:
+    with open_cluster(settings.cluster) as cluster:
         local = local_topology(cluster)
         costs, provenance = trace_costs(step, local, cluster, steps=settings.trace_steps)
         profile = Profile(step.op_graph, costs, topology or local, provenance)
@@ -64,7 +64,7 @@ def profile_source(settings: ProfileSettings) -> ProfiledGraph:
     return ProfiledGraph(profile, step)
 
 
-def _calibrated(step: CapturedStep, profile: Profile, cluster: LocalCluster, count: int) -> Profile:
+def _calibrated(step: CapturedStep, profile: Profile, cluster: Cluster, count: int) -> Profile:
     """Return the profile with calibrated links, or as it is where there is nothing to fit."""
     if profile.topology.num_devices < 2:
         return profile

@@ -1,6 +1,7 @@
 """Settings say the same as the code that they set, and refuse what cannot be right."""
 
 import dataclasses
+from pathlib import Path
 from typing import get_args
 
 import pydantic
@@ -166,3 +167,9 @@ def test_the_paper_is_cited_for_every_workload():
 )
 def test_graph_and_topology_have_names_for_people(settings, graph, topology):
     assert (settings.graph_name, settings.topology_name) == (graph, topology)
+
+
+@pytest.mark.parametrize("source", [{"graph": Path("g.json")}, {"topology": "haswell-2xk80"}])
+def test_a_cluster_goes_with_a_workload_on_its_own_devices(source):
+    with pytest.raises(pydantic.ValidationError, match="a cluster's devices are measured"):
+        ProfileSettings(cluster=Path("hosts.toml"), **source)

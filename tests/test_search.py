@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from placer.devices import DeviceTopology, Link
 from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError, UnknownNameError
+from placer.group_ops import group_ops
 from placer.grouping import Grouping
 from placer.placement import Placement
 from placer.search.driver import run_search
@@ -19,7 +20,7 @@ from placer.search.methods import METHODS, search
 from placer.search.space import SearchSpace, interchangeable_devices
 from placer.simulator import SimulatedEnvironment, Simulator
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
-from tests.grouped_profiles import msr_profile, profiles, topology_of
+from tests.grouped_profiles import chain_of, msr_profile, profiles, topology_of
 
 TWO_CHAINS = [(0, (1,), 1), (2, (3,), 1)]
 """a -> b and c -> d, a byte each."""
@@ -78,8 +79,8 @@ def test_a_method_finds_what_fits_from_a_start_that_does_not(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_more_is_measured_than_was_asked_for_and_nothing_twice(method):
-    profile = msr_profile("gnmt_training", topology_of("GPU", "GPU", "GPU"))
-    grouping = alone(profile)
+    profile = msr_profile("gnmt_training")
+    grouping = group_ops(profile).grouping
     environment = Counting(simulated(profile))
 
     found = search(method, profile, grouping, environment, num_trials=70)
@@ -104,8 +105,8 @@ def test_the_trajectory_is_the_best_of_what_was_measured(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_seed_decides(method):
-    profile = msr_profile("gnmt_training", topology_of("GPU", "GPU"))
-    grouping = alone(profile)
+    profile = msr_profile("gnmt_training")
+    grouping = group_ops(profile).grouping
 
     def run(seed):
         return search(method, profile, grouping, simulated(profile), num_trials=50, seed=seed)
@@ -213,7 +214,7 @@ def test_equal_devices_are_named_in_order_of_first_use():
 
 
 def test_devices_of_different_speed_keep_their_names():
-    profile = msr_profile("gnmt_training", topology_of("CPU", "GPU", "GPU"))
+    profile = chain_of(["a"] * 4, topology_of("CPU", "GPU", "GPU"))
 
     assert interchangeable_devices(profile).tolist() == [0, 1, 1]
 
@@ -240,7 +241,7 @@ def test_devices_with_a_link_of_their_own_keep_their_names(other):
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6))
 def test_exchanging_equal_devices_takes_exactly_as_long(seed):
-    profile = msr_profile("gnmt_training", topology_of("CPU", "GPU", "GPU", "GPU"))
+    profile = chain_of(["a", "b"] * 6, topology_of("CPU", "GPU", "GPU", "GPU"))
     space = SearchSpace(profile, alone(profile))
     given_actions = space.random(np.random.default_rng(seed), 2)
 

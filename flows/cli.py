@@ -138,7 +138,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
 
 
 @app.command()
-def profile(
+def profile(  # noqa: PLR0913 - options of one stage
     *,
     workload: Workload = "rnnlm",
     size: Size = "small",
@@ -389,7 +389,7 @@ def _start(verbose: bool) -> None:
     prepare()
 
 
-def _profile_settings(  # noqa: PLR0913, PLR0917 - options of one stage
+def _profile_settings(
     workload: str,
     size: str,
     changes: Sequence[str] | None,

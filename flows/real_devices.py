@@ -1,9 +1,9 @@
 """The real devices of a profile, for the stages that measure on them.
 
 A profile's step can be measured if it was kept, and if the profile's devices are those of this
-machine or of a cluster, on which its ops were traced. A graph file brings no step; devices that are only
-described have estimated times; equal devices without a description lend their op times from
-this machine's.
+machine or of a cluster, on which its ops were traced. A graph file brings no step; devices that
+are only described have estimated times; equal devices without a description lend their op times
+from this machine's.
 """
 
 import contextlib

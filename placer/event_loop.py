@@ -88,9 +88,9 @@ CHANNEL = np.dtype(
         ("rate", np.int32),  # of a device: FULL_RATE less its loads; may be below zero
         ("work_left", np.int64),  # of the op it serves, when the rate last changed
         ("rate_since_ps", np.int64),
-        ("done_ps", np.int64),  # when it will have served what it serves
         ("served", np.int32),  # an op or transfer, or -1
-        ("is_active", np.int32),  # it serves something, or its queue is not empty
+        ("place", np.int32),  # among the busy ones, if it serves something
+        ("is_listed", np.int32),  # among the busy or the idle ones
         ("head", np.int32),  # of the queue, in ``keys``
         ("tail", np.int32),  # one past its end
         ("heap", np.int32),  # where its late keys start, in ``late_keys``
@@ -148,8 +148,12 @@ class Run(NamedTuple):
     """Queues: of each channel, the keys that came in ascending order, ``[N + X]``."""
     late_keys: Int64Array
     """Heaps: of each channel, the keys that came after a greater one, ``[N + X]``."""
-    active: Int32Array
-    """How many channels are active, then these channels in no order, ``[C + 1]``."""
+    busy: Int32Array
+    """How many channels serve something, then these channels in no order, ``[C + 1]``."""
+    done_ps: Int64Array
+    """When each of ``busy``, in its order, will have served what it serves, ``[C + 1]``."""
+    idle: Int32Array
+    """How many channels may have work to start, then these channels, ``[C + 1]``."""
 
 
 def copy_of(run: Run) -> Run:
@@ -210,7 +214,7 @@ def _plan(run: Run, device_of_op: Int32Array) -> None:
         channel = run.channels[number]
         length = channel.tail
         channel.head = channel.tail = channel.heap = start
-        channel.num_late = channel.is_active = 0
+        channel.num_late = channel.is_listed = 0
         channel.served = -1
         channel.rate = FULL_RATE
         start += length
@@ -233,7 +237,7 @@ def _run_step(run: Run, peak_bytes: Int64Array) -> int:
     """Run the planned step, fill the peak of each device and return the makespan."""
     peak_bytes[:] = 0
     _note_peaks(run, peak_bytes)
-    run.active[0] = 0
+    run.busy[0] = run.idle[0] = 0
     for op in range(run.order.size):
         if run.ops[op].waiting == 0:
             _enqueue(run, run.ops[op].device * (peak_bytes.size + 1), op)
@@ -261,10 +265,14 @@ def _note_peaks(run: Run, peak_bytes: Int64Array) -> None:
 @_inlined
 def _apply_completions(run: Run, now_ps: int, instant: int) -> None:
     """Apply all that is done now; starts nothing, so that the order does not matter."""
-    for at in range(1, run.active[0] + 1):
-        channel = run.channels[run.active[at]]
-        if channel.served < 0 or channel.done_ps > now_ps:
+    at = 1
+    while at <= run.busy[0]:
+        if run.done_ps[at] > now_ps:
+            at += 1
             continue
+        number = run.busy[at]
+        channel = run.channels[number]
+        _leave(run, at)
         if channel.source == channel.destination:
             run.ops[channel.served].compute_ps = now_ps - run.ops[channel.served].start_ps
             _finish_op(run, channel.served, channel.source, instant)
@@ -274,6 +282,18 @@ def _apply_completions(run: Run, now_ps: int, instant: int) -> None:
             _release(run, tensor, channel.source)
             _deliver(run, tensor, channel.destination, instant)
         channel.served = -1
+        run.idle[0] += 1
+        run.idle[run.idle[0]] = number
+
+
+@_inlined
+def _leave(run: Run, place: int) -> None:
+    """Take a channel from the busy ones; the last of them gets its place."""
+    last = run.busy[0]
+    run.busy[place] = run.busy[last]
+    run.done_ps[place] = run.done_ps[last]
+    run.channels[run.busy[place]].place = place
+    run.busy[0] = last - 1
 
 
 @_inlined
@@ -312,37 +332,32 @@ def _deliver(run: Run, tensor: int, device: int, instant: int) -> None:
 
 @_inlined
 def _start_work(run: Run, now_ps: int) -> int:
-    """Let every idle channel take the first of its queue; return when the next one is done.
-
-    A transfer that starts may delay the end of an op that was looked at before it: time then
-    moves to where nothing ends, which changes nothing.
-    """
-    next_ps = NEVER_PS
-    at = 1
-    while at <= run.active[0]:
-        channel = run.channels[run.active[at]]
-        if channel.served < 0 and (channel.head < channel.tail or channel.num_late > 0):
-            number = channel.served = _dequeue(run, channel)
-            if channel.source == channel.destination:
-                run.ops[number].start_ps = now_ps
-                channel.work_left = run.ops[number].compute_ps * FULL_RATE
-                channel.rate_since_ps = now_ps
-                channel.done_ps = now_ps + run.ops[number].compute_ps
-                if channel.rate != FULL_RATE:
-                    channel.done_ps = _done_ps(channel)
-                run.resident_bytes[channel.source] += run.ops[number].output_bytes
-            else:
-                run.transfers[number].start_ps = now_ps
-                channel.done_ps = now_ps + run.transfers[number].duration_ps
-                _change_loads(run, channel, 1, now_ps)
-                run.resident_bytes[channel.destination] += run.transfers[number].size_bytes
-        if channel.served < 0:
-            channel.is_active = 0
-            run.active[at] = run.active[run.active[0]]
-            run.active[0] -= 1
+    """Let every idle channel take the first of its queue; return when the next one is done."""
+    for at in range(1, run.idle[0] + 1):
+        channel = run.channels[run.idle[at]]
+        if channel.head == channel.tail and channel.num_late == 0:
+            channel.is_listed = 0
+            continue
+        number = channel.served = _dequeue(run, channel)
+        channel.place = run.busy[0] = run.busy[0] + 1
+        run.busy[channel.place] = run.idle[at]
+        if channel.source == channel.destination:
+            run.ops[number].start_ps = now_ps
+            channel.work_left = run.ops[number].compute_ps * FULL_RATE
+            channel.rate_since_ps = now_ps
+            run.done_ps[channel.place] = now_ps + run.ops[number].compute_ps
+            if channel.rate != FULL_RATE:
+                run.done_ps[channel.place] = _done_ps(channel)
+            run.resident_bytes[channel.source] += run.ops[number].output_bytes
         else:
-            next_ps = min(next_ps, channel.done_ps)
-            at += 1
+            run.transfers[number].start_ps = now_ps
+            run.done_ps[channel.place] = now_ps + run.transfers[number].duration_ps
+            _change_loads(run, channel, 1, now_ps)
+            run.resident_bytes[channel.destination] += run.transfers[number].size_bytes
+    run.idle[0] = 0
+    next_ps = NEVER_PS
+    for at in range(1, run.busy[0] + 1):
+        next_ps = min(next_ps, run.done_ps[at])
     return next_ps
 
 
@@ -352,19 +367,20 @@ def _change_loads(run: Run, link: Any, sign: int, now_ps: int) -> None:
     num_devices = run.resident_bytes.size
     if link.source_load:
         device = run.channels[link.source * (num_devices + 1)]
-        _change_rate(device, -sign * link.source_load, now_ps)
+        _change_rate(run, device, -sign * link.source_load, now_ps)
     if link.destination_load:
         device = run.channels[link.destination * (num_devices + 1)]
-        _change_rate(device, -sign * link.destination_load, now_ps)
+        _change_rate(run, device, -sign * link.destination_load, now_ps)
 
 
 @_inlined
-def _change_rate(device: Any, change: int, now_ps: int) -> None:
+def _change_rate(run: Run, device: Any, change: int, now_ps: int) -> None:
     """Let the op that the device serves, if any, go on at another rate."""
     device.work_left -= (now_ps - device.rate_since_ps) * max(device.rate, 0)
     device.rate_since_ps = now_ps
     device.rate += change
-    device.done_ps = _done_ps(device)
+    if device.served >= 0:
+        run.done_ps[device.place] = _done_ps(device)
 
 
 @_inlined
@@ -382,10 +398,10 @@ def _done_ps(device: Any) -> int:
 def _enqueue(run: Run, number: int, key: int) -> None:
     """Add a key to a channel's queue: nearly always behind all others, else to the heap."""
     channel = run.channels[number]
-    if not channel.is_active:
-        channel.is_active = 1
-        run.active[0] += 1
-        run.active[run.active[0]] = number
+    if not channel.is_listed:
+        channel.is_listed = 1
+        run.idle[0] += 1
+        run.idle[run.idle[0]] = number
     if channel.head == channel.tail or run.keys[channel.tail - 1] < key:
         run.keys[channel.tail] = key
         channel.tail += 1

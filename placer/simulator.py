@@ -357,7 +357,9 @@ def _new_run(profile: Profile, tensor_order: Sequence[int]) -> event_loop.Run:
         resident_bytes=np.zeros(topology.num_devices, dtype=np.int64),
         keys=np.zeros(num_keys, dtype=np.int64),
         late_keys=np.zeros(num_keys, dtype=np.int64),
-        active=np.zeros(topology.num_devices**2 + 1, dtype=np.int32),
+        busy=np.zeros(topology.num_devices**2 + 1, dtype=np.int32),
+        done_ps=np.zeros(topology.num_devices**2 + 1, dtype=np.int64),
+        idle=np.zeros(topology.num_devices**2 + 1, dtype=np.int32),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.console import OUT
+from placer.bounds import lower_bound
 from placer.errors import InfeasibleError
 from placer.files import (
     load_graph_file,
@@ -49,6 +50,8 @@ def search_files(  # noqa: PLR0913 - a graph, a method, and two files
     found = search(method, profile, grouping, environment, num_trials=num_trials, seed=seed)
     elapsed_s = time.monotonic() - started_s
     document = _document(profile, grouping, found)
+    bound = lower_bound(profile, grouping)
+    document |= {"lower_bound_s": bound.seconds, "lower_bound": bound.name}
     document |= {"method": method, "seed": seed, "num_trials": num_trials, "search_s": elapsed_s}
     if json_file is not None:
         write_json(document, json_file)
@@ -63,7 +66,9 @@ def search_files(  # noqa: PLR0913 - a graph, a method, and two files
     OUT.print(
         f"makespan {seconds(found.best_step_time_s)}, found by {method} in"
         f" {found.num_evaluations:,} evaluations of {grouping.num_groups} groups"
-        f" ({elapsed_s:.1f} s)",
+        f" ({elapsed_s:.1f} s)\n"
+        f"no placement takes less than {seconds(bound.seconds)} ({bound.name});"
+        f" {found.best_step_time_s / bound.seconds - 1:.1%} above it",
         soft_wrap=True,
     )
 

@@ -13,7 +13,11 @@ from placer.group_ops import GroupingConfig, group_ops
 from placer.grouping import Grouping
 from placer.heuristics import (
     expert,
+    heft,
     heuristic_placements,
+    m_etf,
+    m_sct,
+    m_topo,
     metis_min_cut,
     random_placement,
     round_robin,
@@ -37,6 +41,10 @@ RULES: dict[str, Rule] = {
     "expert": lambda profile, grouping, _: expert(profile, grouping),
     "metis": lambda profile, grouping, seed: metis_min_cut(profile, grouping, seed=seed),
     "scotch": lambda profile, grouping, seed: scotch_mapping(profile, grouping, seed=seed),
+    "m-topo": lambda profile, grouping, _: m_topo(profile, grouping),
+    "m-etf": lambda profile, grouping, _: m_etf(profile, grouping),
+    "m-sct": lambda profile, grouping, _: m_sct(profile, grouping),
+    "heft": lambda profile, grouping, _: heft(profile, grouping),
     "round-robin": lambda profile, grouping, _: round_robin(profile, grouping),
     "random": lambda profile, grouping, seed: random_placement(profile, grouping, seed=seed),
 }
@@ -295,7 +303,9 @@ class TestHeuristicPlacements:
         placements = heuristic_placements(profile, each_op_alone(profile), seed=5)
 
         singles = ["single cpu:0", "single gpu:0", "single gpu:1"]
-        assert list(placements) == [*singles, "expert", "metis", "scotch", "round-robin", "random"]
+        schedulers = ["m-topo", "m-etf", "m-sct", "heft"]
+        others = ["expert", "metis", "scotch", *schedulers, "round-robin", "random"]
+        assert list(placements) == [*singles, *others]
         assert placements["single gpu:1"].tolist() == [2, 2, 2]
         random = random_placement(profile, each_op_alone(profile), seed=5)
         assert np.array_equal(placements["random"], random)

@@ -36,9 +36,10 @@ def test_thirty_placements_are_of_all_kinds_and_none_is_rare():
     found = sample_placements(chain("CPU", "CPU"), EACH_ITS_OWN, 30)
 
     kinds = [each.kind for each in found]
-    # Two devices and four heuristics there are; the other four kinds share the other places.
+    # Two devices there are, and eight heuristics, some of which find the same placement; the
+    # other four kinds share the other places.
     assert kinds.count(Kind.ONE_DEVICE) == 2
-    assert 2 <= kinds.count(Kind.HEURISTIC) <= 4
+    assert 2 <= kinds.count(Kind.HEURISTIC) <= 8
     for kind in (Kind.CUT, Kind.BLOCKS, Kind.MIXTURE, Kind.RANDOM):
         assert 5 <= kinds.count(kind) <= 8
 

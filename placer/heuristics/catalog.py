@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 
 from placer.errors import InfeasibleError
 from placer.grouping import Grouping
+from placer.heuristics.baechi import m_etf, m_sct, m_topo
 from placer.heuristics.expert import expert
+from placer.heuristics.heft import heft
 from placer.heuristics.partitioners import metis_min_cut, scotch_mapping
 from placer.heuristics.simple import random_placement, round_robin, single_device
 from placer.policy import Actions
@@ -20,7 +22,8 @@ def heuristic_placements(
     """Return the actions, ``[G]``, of every heuristic that applies, by its name.
 
     The names are ``"single gpu:0"`` and so on for each device, ``"expert"``, ``"metis"``,
-    ``"scotch"``, ``"round-robin"`` and ``"random"``. Why one is left out is logged.
+    ``"scotch"``, ``"m-topo"``, ``"m-etf"``, ``"m-sct"``, ``"heft"``, ``"round-robin"`` and
+    ``"random"``. Why one is left out is logged.
     """
     placements = {
         f"single {device.name}": single_device(profile, grouping, index)
@@ -30,6 +33,10 @@ def heuristic_placements(
         "expert": lambda: expert(profile, grouping),
         "metis": lambda: metis_min_cut(profile, grouping, seed=seed),
         "scotch": lambda: scotch_mapping(profile, grouping, seed=seed),
+        "m-topo": lambda: m_topo(profile, grouping),
+        "m-etf": lambda: m_etf(profile, grouping),
+        "m-sct": lambda: m_sct(profile, grouping),
+        "heft": lambda: heft(profile, grouping),
         "round-robin": lambda: round_robin(profile, grouping),
         "random": lambda: random_placement(profile, grouping, seed=seed),
     }

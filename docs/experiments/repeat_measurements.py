@@ -26,6 +26,7 @@ from rich.console import Console
 
 from flows.process import prepare, quiet_start
 from placer.files import write_json
+from placer.graph import IntArray, OpGraph
 from placer.statistics import median_interval
 
 prepare()
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(), help="folder to write into")
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--timed-steps", type=int, default=10)
+    parser.add_argument("--timed-steps", type=int, default=8)
     arguments = parser.parse_args()
     rows = [
         row
@@ -70,10 +71,9 @@ def main() -> None:
 def measure(workload: str, repetitions: int, timed_steps: int) -> Iterator[dict[str, Any]]:
     """Yield one row for each repetition of each placement; the placements take turns."""
     step = capture_workload(workload, "small")
-    index = np.asarray(step.op_graph.topological_index)
     placements = {
-        "one device": np.zeros(len(index), dtype=np.int64),
-        "cut in half": (index >= len(index) // 2).astype(np.int64),
+        "one device": np.zeros(step.op_graph.num_ops, dtype=np.int64),
+        "cut in half": cut_in_half(step.op_graph),
     }
     with LocalCluster() as cluster:
         imported = ImportedStep(step)
@@ -83,6 +83,15 @@ def measure(workload: str, repetitions: int, timed_steps: int) -> Iterator[dict[
             for name, device_of_op in placements.items():
                 row = _measured_once(imported, device_of_op, cluster, timed_steps)
                 yield {"workload": workload, "placement": name, "repetition": repetition, **row}
+
+
+def cut_in_half(graph: OpGraph) -> IntArray:
+    """Return device 1 for the second half of the ops, ``[N]``; colocated ops go with the first."""
+    index = np.asarray(graph.topological_index)
+    device_of_op: IntArray = (index >= graph.num_ops // 2).astype(np.int64)
+    for ops in graph.colocations:
+        device_of_op[list(ops)] = device_of_op[list(ops)].min()
+    return device_of_op
 
 
 def _measured_once(

@@ -66,7 +66,8 @@ def search_files(  # noqa: PLR0913 - a graph, a method, and two files
     OUT.print(
         f"makespan {seconds(found.best_step_time_s)}, found by {method} in"
         f" {found.num_evaluations:,} evaluations of {grouping.num_groups} groups"
-        f" ({elapsed_s:.1f} s); no placement takes less than {seconds(bound.seconds)} ({bound.name})",
+        f" ({elapsed_s:.1f} s); no placement takes less than {seconds(bound.seconds)}"
+        f" ({bound.name})",
         soft_wrap=True,
     )
 

@@ -96,6 +96,50 @@ def test_simulate_tells_makespan_busy_time_and_peak_memory(placer, chain, unifor
     assert "makespan 4.5 s" in answer.out
 
 
+def test_search_answers_with_the_best_placement_and_its_trajectory(placer, tmp_path, uniform):
+    # a and b of 2 s each exchange nothing: a device each takes 2 s, one device 4 s, and no
+    # placement takes less than the longer of the two.
+    profile = make_profile([2.0, 2.0], [], DeviceTopology.uniform(2, Link(100.0, 0.5)))
+    save_profile(profile, tmp_path / "pair.json")
+
+    answer = placer(
+        "search", "--graph", "pair.json", "--topology", uniform, "--trials", "10",
+        "--json", "found.json", "--out", "best.json",
+    )  # fmt: skip
+
+    assert answer.code == 0
+    assert "makespan 2 s, found by auto" in answer.out
+    found = json.loads(Path("found.json").read_text())
+    assert found["best_makespan_s"] == found["lower_bound_s"] == found["trajectory"][-1] == 2.0
+    assert len(found["trajectory"]) == found["num_evaluations"] == 2
+    assert found["placement"] == json.loads(Path("best.json").read_text())
+    assert set(found["placement"]["device_of_op"].values()) == {"device:0", "device:1"}
+
+
+def test_search_by_a_heuristic_is_one_evaluation(placer, chain):
+    answer = placer(
+        "search", "--graph", chain, "--method", "single device:0", "--json", "found.json"
+    )
+
+    assert answer.code == 0
+    assert json.loads(Path("found.json").read_text())["trajectory"] == [3.0]
+
+
+def test_search_names_the_nearest_method(placer, chain):
+    answer = placer("search", "--graph", chain, "--method", "genetics")
+
+    assert_one_line(answer, "unknown search method 'genetics'; did you mean 'genetic'?")
+
+
+def test_search_that_finds_nothing_that_fits_says_so(placer, chain, tmp_path):
+    small = tmp_path / "small.toml"
+    small.write_text(UNIFORM + "memory_bytes = 5\n")
+
+    answer = placer("search", "--graph", chain, "--topology", small, "--trials", "3")
+
+    assert_one_line(answer, "none of", "'auto' fits the devices' memory")
+
+
 def test_simulate_takes_the_topology_of_a_profile_file_by_default(placer, chain, tmp_path):
     placement = write_placement(tmp_path / "p.json", {"a": "device:0", "b": "device:0"})
 

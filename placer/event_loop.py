@@ -25,9 +25,6 @@ here allocates, so its reference counting is switched off (``_nrt``).
 Array shapes: B placements, N ops, T tensors, E pairs of tensor and consumer, X transfers at
 most, D devices, C = D * D channels. Lists of lists are flat; record n holds where list n
 starts, and one more record where the last one ends.
-
-numba keeps the compiled code beside this module, in ``__pycache__``; where that cannot be
-written, in the user's cache folder, or wherever ``NUMBA_CACHE_DIR`` says.
 """
 
 from collections.abc import Callable
@@ -36,6 +33,8 @@ from typing import Any, NamedTuple, TypeVar
 import numba
 import numpy as np
 import numpy.typing as npt
+
+from placer.compiled import compiled
 
 Records = npt.NDArray[Any]
 Int32Array = npt.NDArray[np.int32]
@@ -108,17 +107,8 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 def _inlined(function: _Function) -> _Function:
     """Compile as a part of whatever calls it."""
-    compiled: _Function = numba.njit(forceinline=True, **_OPTIONS)(function)
-    return compiled
-
-
-def _compiled(function: _Function) -> _Function:
-    """Compile, and keep the machine code for the next process."""
-    try:
-        compiled: _Function = numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:  # nowhere to keep it: every process compiles for itself
-        compiled = numba.njit(**_OPTIONS)(function)
-    return compiled
+    inlined: _Function = numba.njit(forceinline=True, **_OPTIONS)(function)
+    return inlined
 
 
 class Run(NamedTuple):
@@ -161,7 +151,7 @@ def copy_of(run: Run) -> Run:
     return Run._make(array.copy() for array in run)
 
 
-@_compiled
+@compiled(**_OPTIONS)
 def run_steps(
     run: Run,
     device_of_op: Int32Array,

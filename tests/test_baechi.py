@@ -117,8 +117,9 @@ class TestEveryListScheduler:
         makespan_s = simulate(profile, Placement.from_groups(grouping, actions)).makespan_s
         assert makespan_s >= lower_bound(profile, grouping).seconds
         assert len(set(actions.tolist())) > 1
-        # m-TOPO looks at no times; a published one loses to one device on this graph.
-        assert makespan_s < total_s or rule is m_topo
+        # m-TOPO looks at no times, m-SCT waits for favourite children, and HEFT knows of no
+        # queues at links: all three lose to one device on this graph, by 0.2 to 1.2 %.
+        assert makespan_s < (total_s if rule is m_etf else 1.02 * total_s)
 
 
 class TestMTopo:

@@ -155,4 +155,5 @@ def _at_most_one(ends: IntArray, num_variables: int) -> _Block:
     ops, rows, counts = np.unique(ends, return_inverse=True, return_counts=True)
     entries = (-np.ones(len(ends)), (rows, np.arange(len(ends))))
     block = scipy.sparse.coo_array(entries, shape=(len(ops), num_variables))
-    return block, 1.0 - counts
+    most: FloatArray = 1.0 - counts
+    return block, most

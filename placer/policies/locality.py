@@ -18,10 +18,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from placer.compiled import compiled
 from placer.errors import InvalidValueError
 from placer.graph import BoolArray, FloatArray
 from placer.grouping import Grouping
@@ -32,7 +32,7 @@ from placer.traffic import group_traffic
 
 _ADAM_DECAYS = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
-_compiled = numba.njit(cache=True, error_model="numpy")
+_compiled = compiled(error_model="numpy")
 
 
 class _Model(NamedTuple):
@@ -166,7 +166,8 @@ class LocalityPolicy:
         """Return the likeliest device of each group, given those before it, ``[G]``."""
         actions = np.empty((1, len(self._allowed)), dtype=np.int32)
         _draw(self._model(), np.zeros((1, *self._allowed.shape)), actions)
-        return actions[0]
+        likeliest: Actions = actions[0]
+        return likeliest
 
     def log_probs(self, actions: Actions) -> FloatArray:
         """Return the log-probability of each chosen device, ``[B, G]``."""

@@ -57,7 +57,7 @@ def _child(
 ) -> Actions:
     first, second = (population[_winner(costs, rng)] for _ in range(2))
     begin, end = np.sort(rng.integers(space.num_groups + 1, size=2))
-    child = first.copy()
+    child: Actions = first.copy()
     child[begin:end] = second[begin:end]
     for _ in range(rng.poisson(_MUTATIONS)):
         child = space.neighbor(child, rng)

@@ -7,6 +7,7 @@ import pytest
 
 from flows.cli import app
 from placer.files import load_topology
+from placer.files.hosts import load_hosts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -14,11 +15,14 @@ TOML_BLOCKS = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.mark.parametrize("block", TOML_BLOCKS)
-def test_every_topology_of_the_readme_can_be_read(block, tmp_path):
+def test_every_topology_and_hosts_file_of_the_readme_can_be_read(block, tmp_path):
     path = tmp_path / "shown.toml"
     path.write_text(block)
 
-    assert load_topology(str(path)).num_devices >= 2
+    if "[[hosts]]" in block:
+        assert len(load_hosts(path)) == 2
+    else:
+        assert load_topology(str(path)).num_devices >= 2
 
 
 def test_the_readme_shows_both_forms_of_a_topology():

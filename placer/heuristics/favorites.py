@@ -155,5 +155,5 @@ def _at_most_one(ends: IntArray, num_variables: int) -> _Block:
     ops, rows, counts = np.unique(ends, return_inverse=True, return_counts=True)
     entries = (-np.ones(len(ends)), (rows, np.arange(len(ends))))
     block = scipy.sparse.coo_array(entries, shape=(len(ops), num_variables))
-    most: FloatArray = 1.0 - counts
+    most: FloatArray = np.asarray(1.0 - counts, dtype=np.float64)
     return block, most

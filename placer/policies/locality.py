@@ -74,7 +74,7 @@ class LocalityConfig:
     stay: float = 2.0
     pull: float = 3.0
     bias: float = 1.0
-    logit_bound: float = 5.0
+    logit_bound: float = 10.0
     learning_rate: float = 0.1
     entropy_bonus: float = 0.0
 
@@ -148,8 +148,8 @@ class LocalityPolicy:
         table[:, preferred] = config.bias
         self._parameters = {
             "table": table,
-            "stay": np.full(num_groups, config.stay),
-            "pull": np.full(num_groups, config.pull),
+            "stay": np.full(num_groups, float(config.stay)),
+            "pull": np.full(num_groups, float(config.pull)),
         }
         self._means = {name: np.zeros_like(value) for name, value in self._parameters.items()}
         self._squares = {name: np.zeros_like(value) for name, value in self._parameters.items()}

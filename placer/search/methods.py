@@ -14,7 +14,7 @@ from placer.errors import UnknownNameError
 from placer.grouping import Grouping
 from placer.heuristics import heuristic_placements, single_device
 from placer.heuristics.permitted import accelerators
-from placer.policies.locality import LocalityPolicy, placed_neighbors
+from placer.policies.locality import LocalityConfig, LocalityPolicy, placed_neighbors
 from placer.policy import Actions
 from placer.profile import Profile
 from placer.search.driver import SearchResult, Strategy, run_search
@@ -26,8 +26,10 @@ from placer.search.space import SearchSpace
 AUTO = "auto"
 """The default: everything together, within the evaluations that are given."""
 
-_REFINED = 8
-_LEARNED_SHARE = 0.75
+_FIRST_CUTS = 8
+_STAY = 0.4
+_REFINED = 16
+_LEARNED_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +65,17 @@ class SearchProblem:
         return single_device(self.profile, self.grouping, first)
 
     def policy(self, preferred: int) -> LocalityPolicy:
-        """Return a fresh policy with a bias towards a device."""
+        """Return a fresh policy with a bias towards a device.
+
+        Its prior is so strong that a first placement has about ``_FIRST_CUTS`` places where it
+        goes to another device, however many groups there are.
+        """
         neighbors = placed_neighbors(self.profile, self.grouping)
-        return LocalityPolicy(neighbors, self.space.allowed, preferred=preferred)
+        others = max(1, self.space.num_devices - 1)
+        odds = others * max(1.0, self.space.num_groups / _FIRST_CUTS - 1)
+        prior = float(np.log(1 + odds))
+        config = LocalityConfig(stay=_STAY * prior, pull=(1 - _STAY) * prior)
+        return LocalityPolicy(neighbors, self.space.allowed, config, preferred=preferred)
 
 
 def search(

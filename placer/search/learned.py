@@ -62,15 +62,15 @@ def policy_search(
 
     Each update climbs along the advantages of a batch, its median cost the baseline, and
     imitates the best placements so far with a constant advantage (self-imitation, Oh et al.,
-    2018). With ``refined`` above 0, neighbours of the best placements are measured as well and,
-    where they are among the best, imitated (a memetic algorithm, Moscato, 1989).
+    2018). With ``refined`` above 0, a hill climber goes on from the best of all after each batch,
+    and what it finds is imitated (a memetic algorithm, Moscato, 1989).
 
     Args:
         policy: What is trained.
         space: The placements.
         elite: What is known already; goes on to hold the best.
         seed: Of samples and neighbours.
-        refined: Neighbours to measure after each batch.
+        refined: Steps of the climber after each batch.
     """
     rng = np.random.default_rng([seed, 1])
     number = 0
@@ -81,8 +81,7 @@ def policy_search(
         costs = yield actions
         elite.add(actions, costs)
         if refined:
-            near = space.canonical(_neighbors(space, elite.actions, refined, rng))
-            elite.add(near, (yield near))
+            yield from climb(space, elite, num_steps=refined, rng=rng)
         members = elite.actions
         imitation = np.full(len(members), _IMITATION * BATCH_SIZE / len(members))
         policy.update(
@@ -102,10 +101,21 @@ def advantages(costs: FloatArray) -> FloatArray:
     return np.clip(differences / spread, -_LARGEST_ADVANTAGE, _LARGEST_ADVANTAGE)
 
 
-def _neighbors(
-    space: SearchSpace, members: Actions, count: int, rng: np.random.Generator
-) -> Actions:
-    # The best member is refined most: the k-th of E is chosen with probability (E - k) / sum.
-    weights = np.arange(len(members), 0, -1, dtype=np.float64)
-    chosen = rng.choice(len(members), size=count, p=weights / weights.sum())
-    return np.stack([space.neighbor(members[index], rng) for index in chosen])
+def climb(
+    space: SearchSpace, elite: Elite, *, num_steps: int, rng: np.random.Generator
+) -> Strategy:
+    """Go from the best placement to neighbours that are no worse, and keep what is found.
+
+    Args:
+        space: The placements.
+        elite: Of at least one placement; goes on to hold the best.
+        num_steps: How many neighbours are proposed.
+        rng: Of the neighbours.
+    """
+    cost, current = elite.best
+    for _ in range(num_steps):
+        proposed = space.canonical(space.neighbor(current, rng)[np.newaxis])
+        costs = yield proposed
+        elite.add(proposed, costs)
+        if costs[0] <= cost:
+            cost, current = float(costs[0]), proposed[0]

@@ -19,7 +19,7 @@ from placer.policy import Actions
 from placer.profile import Profile
 from placer.search.driver import SearchResult, Strategy, run_search
 from placer.search.genetic import genetic_algorithm
-from placer.search.learned import Elite, policy_search
+from placer.search.learned import Elite, climb, policy_search
 from placer.search.local import annealing, hill_climbing, random_search
 from placer.search.space import SearchSpace
 
@@ -28,8 +28,8 @@ AUTO = "auto"
 
 _FIRST_CUTS = 8
 _STAY = 0.4
-_REFINED = 16
-_LEARNED_SHARE = 0.9
+_CLIMBED_FIRST = 0.3
+_REFINED = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,33 +120,16 @@ def _policy(problem: SearchProblem) -> Strategy:
 
 
 def _auto(problem: SearchProblem) -> Strategy:
-    """All heuristics, then a policy whose best are refined, then annealing from the best.
-
-    Proposals that are answered from memory count towards the shares as well.
-    """
+    """All heuristics, then a climb from the best, then a policy and a climber in turns."""
     space, elite = problem.space, Elite()
     known = np.stack(list(problem.heuristics.values()))
-    costs = yield known
-    elite.add(space.canonical(known), costs)
-    singles = np.array([name.startswith("single ") for name in problem.heuristics])
-    best_single = known[singles][costs[singles].argmin()]
-    preferred = int(np.bincount(space.canonical(best_single[np.newaxis])[0]).argmax())
-    learned = policy_search(
-        problem.policy(preferred), space, elite, seed=problem.seed, refined=_REFINED
-    )
-    num_learned = int(_LEARNED_SHARE * (problem.num_trials - len(known)))
-    yield from _limited(learned, num_learned)
-    rest = max(1, problem.num_trials - len(known) - num_learned)
-    yield from annealing(space, elite.best[1], num_trials=rest, seed=problem.seed)
-
-
-def _limited(strategy: Strategy, num_proposals: int) -> Strategy:
-    """Drive a strategy until it has made so many proposals."""
-    actions = next(strategy)
-    while num_proposals > 0:
-        num_proposals -= len(actions)
-        actions = strategy.send((yield actions))
-    strategy.close()
+    elite.add(space.canonical(known), (yield known))
+    rng = np.random.default_rng([problem.seed, 2])
+    num_steps = int(_CLIMBED_FIRST * problem.num_trials)
+    yield from climb(space, elite, num_steps=num_steps, rng=rng)
+    preferred = int(np.bincount(elite.best[1]).argmax())
+    policy = problem.policy(preferred)
+    yield from policy_search(policy, space, elite, seed=problem.seed, refined=_REFINED)
 
 
 METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {

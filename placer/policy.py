@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from placer.errors import InvalidValueError
 from placer.graph import FloatArray
 
 Actions = npt.NDArray[np.int32]
@@ -48,3 +49,22 @@ class Policy(Protocol):
         Raises:
             InvalidValueError: If a name or shape differs.
         """
+
+
+def check_state(
+    state: Mapping[str, npt.NDArray[np.generic]], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Check that a state has the variables of these names and shapes, and no others.
+
+    Raises:
+        InvalidValueError: If a name or shape differs.
+    """
+    if state.keys() != shapes.keys():
+        odd = sorted(state.keys() ^ shapes.keys())
+        raise InvalidValueError(f"the state is of another policy: it differs in {odd[0]!r}")
+    for name, shape in shapes.items():
+        if state[name].shape != shape:
+            raise InvalidValueError(
+                f"the state is of another policy: {name!r} must have shape {shape},"
+                f" got {state[name].shape}"
+            )

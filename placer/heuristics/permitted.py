@@ -1,12 +1,12 @@
 """What every heuristic needs to know of devices: the accelerators, and what is permitted.
 
-Array shapes: G groups, A accelerators.
+Array shapes: G groups, D devices, A accelerators.
 """
 
 import numpy as np
 
 from placer.devices import DeviceTopology
-from placer.graph import IntArray
+from placer.graph import BoolArray, IntArray
 from placer.grouping import Grouping
 from placer.policy import Actions
 from placer.profile import Profile
@@ -25,6 +25,19 @@ def fastest_permitted(profile: Profile, grouping: Grouping) -> Actions:
     time_s = group_compute_time_s(profile, grouping)
     fastest: Actions = np.where(allowed, time_s, np.inf).argmin(axis=1).astype(np.int32)
     return fastest
+
+
+def random_permitted(allowed: BoolArray, rng: np.random.Generator, count: int) -> Actions:
+    """Return placements with every permitted device equally likely, ``[count, G]``.
+
+    Args:
+        allowed: Where each group may go, ``[G, D]``.
+        rng: Of the draws.
+        count: How many placements.
+    """
+    scores = rng.random((count, *allowed.shape))
+    drawn: Actions = np.where(allowed, scores, -1).argmax(axis=2).astype(np.int32)
+    return drawn
 
 
 def permitted(profile: Profile, grouping: Grouping, wanted: IntArray) -> Actions:

@@ -4,7 +4,7 @@ import numpy as np
 
 from placer.errors import InvalidValueError
 from placer.grouping import Grouping
-from placer.heuristics.permitted import accelerators, permitted
+from placer.heuristics.permitted import accelerators, permitted, random_permitted
 from placer.policy import Actions
 from placer.profile import Profile
 
@@ -29,7 +29,6 @@ def round_robin(profile: Profile, grouping: Grouping) -> Actions:
 
 def random_placement(profile: Profile, grouping: Grouping, *, seed: int = 0) -> Actions:
     """Return each group on one of its permitted devices, all equally likely, ``[G]``."""
-    allowed = grouping.allowed(profile)
-    scores = np.random.default_rng(seed).random(allowed.shape)
-    drawn: Actions = np.where(allowed, scores, -1).argmax(axis=1).astype(np.int32)
+    rng = np.random.default_rng(seed)
+    drawn: Actions = random_permitted(grouping.allowed(profile), rng, 1)[0]
     return drawn

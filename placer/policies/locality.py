@@ -25,7 +25,7 @@ from placer.compiled import compiled
 from placer.errors import InvalidValueError
 from placer.graph import BoolArray, FloatArray
 from placer.grouping import Grouping
-from placer.policy import Actions
+from placer.policy import Actions, check_state
 from placer.policy_gradient import gumbel_noise, reinforce_loss
 from placer.profile import Profile
 from placer.traffic import group_traffic
@@ -202,16 +202,8 @@ class LocalityPolicy:
             InvalidValueError: If a name or shape differs.
         """
         variables = self._variables()
-        names = {"num_updates", *variables}
-        if state.keys() != names:
-            odd = sorted(state.keys() ^ names)
-            raise InvalidValueError(f"the state is of another policy: it differs in {odd[0]!r}")
-        for name, variable in variables.items():
-            if state[name].shape != variable.shape:
-                raise InvalidValueError(
-                    f"the state is of another policy: {name!r} must have shape"
-                    f" {variable.shape}, got {state[name].shape}"
-                )
+        shapes = {name: variable.shape for name, variable in variables.items()}
+        check_state(state, {"num_updates": (), **shapes})
         for name, variable in variables.items():
             variable[:] = state[name]
         self._num_updates = int(state["num_updates"])

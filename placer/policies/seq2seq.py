@@ -26,7 +26,7 @@ import tensorflow as tf
 from placer.errors import InvalidValueError
 from placer.features import GroupFeatures
 from placer.graph import FloatArray
-from placer.policy import Actions
+from placer.policy import Actions, check_state
 from placer.policy_gradient import gumbel_noise
 
 Tensor = Any  # TensorFlow has no type stubs.
@@ -151,15 +151,7 @@ class Seq2SeqPolicy:
             InvalidValueError: If a name or shape differs.
         """
         variables = self._all_variables()
-        if state.keys() != variables.keys():
-            odd = sorted(state.keys() ^ variables.keys())
-            raise InvalidValueError(f"the state is of another policy: it differs in {odd[0]!r}")
-        for name, variable in variables.items():
-            if state[name].shape != tuple(variable.shape):
-                raise InvalidValueError(
-                    f"the state is of another policy: {name!r} must have shape"
-                    f" {tuple(variable.shape)}, got {state[name].shape}"
-                )
+        check_state(state, {name: tuple(each.shape) for name, each in variables.items()})
         for name, variable in variables.items():
             variable.assign(state[name])
 

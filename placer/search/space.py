@@ -13,6 +13,7 @@ import numpy as np
 from placer.devices import DeviceTopology
 from placer.graph import BoolArray, IntArray
 from placer.grouping import Grouping
+from placer.heuristics.permitted import random_permitted
 from placer.policy import Actions
 from placer.profile import Profile
 
@@ -47,9 +48,7 @@ class SearchSpace:
 
     def random(self, rng: np.random.Generator, count: int) -> Actions:
         """Return placements with every permitted device equally likely, ``[count, G]``."""
-        scores = rng.random((count, self.num_groups, self.num_devices))
-        drawn: Actions = np.where(self.allowed, scores, -1).argmax(axis=2).astype(np.int32)
-        return drawn
+        return random_permitted(self.allowed, rng, count)
 
     def neighbor(self, actions: Actions, rng: np.random.Generator) -> Actions:
         """Return a placement close to one, ``[G]``; itself only if there is hardly another.

@@ -283,6 +283,12 @@ def ones(actions):
     return 1.0 + float(np.count_nonzero(actions))
 
 
+def is_one_move_from_zero(actions):
+    """Of four groups: at most two have moved, or a beginning, or an end of the order."""
+    moved = np.flatnonzero(actions)
+    return moved.size <= 2 or moved.tolist() in ([0, 1, 2], [1, 2, 3], [0, 1, 2, 3])
+
+
 def test_a_hill_climber_never_goes_on_from_what_is_worse():
     profile = two_chains()
     space = SearchSpace(profile, alone(profile))
@@ -290,9 +296,8 @@ def test_a_hill_climber_never_goes_on_from_what_is_worse():
 
     proposed = drive(hill_climbing(space, start, seed=0), ones, 200)
 
-    # All zero is the best of all: whatever is proposed is a neighbour of it, which the three
-    # moves make of one group or of a run of up to two.
-    assert np.count_nonzero(proposed, axis=1).max() <= 2
+    # All zero is the best of all: whatever is proposed is a neighbour of it.
+    assert all(is_one_move_from_zero(actions) for actions in proposed)
 
 
 def test_a_hot_annealing_leaves_a_minimum_and_a_cold_one_stays():
@@ -307,9 +312,9 @@ def test_a_hot_annealing_leaves_a_minimum_and_a_cold_one_stays():
 
     # At 3 % a step of 1 % is accepted with probability exp(-1/3) = 0.72; at 0.05 % with
     # exp(-20): then only neighbours of the minimum are proposed.
-    far = np.count_nonzero(proposed, axis=1) > 2
-    assert far[:100].any()
-    assert not far[-50:].any()
+    near = [is_one_move_from_zero(actions) for actions in proposed]
+    assert not all(near[:100])
+    assert all(near[-50:])
 
 
 def test_advantages_are_relative_to_the_median_and_bounded():

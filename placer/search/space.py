@@ -16,9 +16,8 @@ from placer.grouping import Grouping
 from placer.heuristics.permitted import random_permitted
 from placer.policy import Actions
 from placer.profile import Profile
-
-_MOVES = 3
-_TRIES = 8
+from placer.search.moves import Moves
+from placer.traffic import group_edges
 
 
 class SearchSpace:
@@ -36,37 +35,22 @@ class SearchSpace:
     def __init__(self, profile: Profile, grouping: Grouping) -> None:
         self.allowed: BoolArray = grouping.allowed(profile)
         self.num_groups, self.num_devices = self.allowed.shape
-        self._choices = [np.flatnonzero(row) for row in self.allowed]
-        self._movable = np.flatnonzero(self.allowed.sum(axis=1) > 1)
+        self._moves = Moves(self.allowed, group_edges(profile.graph, grouping.group_of_op))
         self._class_of_device = interchangeable_devices(profile)
         self._has_twins = len(set(self._class_of_device.tolist())) < self.num_devices
 
     @property
     def has_choices(self) -> bool:
         """Whether there is more than one placement."""
-        return self._movable.size > 0
+        return self._moves.has_choices
 
     def random(self, rng: np.random.Generator, count: int) -> Actions:
         """Return placements with every permitted device equally likely, ``[count, G]``."""
         return random_permitted(self.allowed, rng, count)
 
     def neighbor(self, actions: Actions, rng: np.random.Generator) -> Actions:
-        """Return a placement close to one, ``[G]``; itself only if there is hardly another.
-
-        One of three moves, equally likely: one group to another device, a run of
-        consecutive groups to one device, or two groups exchange devices.
-        """
-        for _ in range(_TRIES):
-            kind = int(rng.integers(_MOVES))
-            if kind == 0:
-                moved = self._one_moved(actions, rng)
-            elif kind == 1:
-                moved = self._run_moved(actions, rng)
-            else:
-                moved = self._two_exchanged(actions, rng)
-            if not np.array_equal(moved, actions):
-                return moved
-        return self._one_moved(actions, rng)
+        """Return a placement close to one, ``[G]``; itself only if there is no other."""
+        return self._moves.neighbor(actions, rng)
 
     def canonical(self, actions: Actions) -> Actions:
         """Return the same placements with devices named in order of first use, ``[B, G]``.
@@ -80,32 +64,6 @@ class SearchSpace:
         for row, given in zip(named, actions, strict=True):
             row[:] = self._names_by_first_use(given)[given]
         return named
-
-    def _one_moved(self, actions: Actions, rng: np.random.Generator) -> Actions:
-        moved = actions.copy()
-        if self.has_choices:
-            group = int(rng.choice(self._movable))
-            others = self._choices[group]
-            moved[group] = rng.choice(others[others != actions[group]])
-        return moved
-
-    def _run_moved(self, actions: Actions, rng: np.random.Generator) -> Actions:
-        """Move a run: as many short ones as long ones, up to a quarter of all groups."""
-        longest = max(2.0, self.num_groups / 4)
-        length = round(float(np.exp(rng.uniform(np.log(2), np.log(longest)))))
-        start = int(rng.integers(max(1, self.num_groups - length + 1)))
-        device = int(rng.integers(self.num_devices))
-        run = slice(start, start + length)
-        moved = actions.copy()
-        moved[run] = np.where(self.allowed[run, device], device, moved[run])
-        return moved
-
-    def _two_exchanged(self, actions: Actions, rng: np.random.Generator) -> Actions:
-        first, second = rng.integers(self.num_groups, size=2)
-        moved = actions.copy()
-        if self.allowed[first, actions[second]] and self.allowed[second, actions[first]]:
-            moved[first], moved[second] = actions[second], actions[first]
-        return moved
 
     def _names_by_first_use(self, actions: Actions) -> IntArray:
         """Return the new number of each device, ``[D]``."""

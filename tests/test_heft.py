@@ -133,12 +133,13 @@ class TestHeft:
 
         assert heft(profile, alone(profile)).tolist() == [1, 1, 0, 1]
 
-    def test_a_group_goes_where_its_first_op_ends_first(self) -> None:
-        # a: 1 s on device 0, 2 s on 1. b: 9 s on device 0; on 1 it ends at 1 + 1 + 1.
+    def test_the_first_op_of_a_group_decides_by_the_work_of_all(self) -> None:
+        # a alone: 1 s on device 0, 2 s on 1; then b ends at 10 s on 0, and at 1 + 1 + 1 on 1.
+        # Together: 10 s on device 0, 3 s on 1.
         profile = costed([[1, 2], [9, 1]], [(0, 1, 1)])
 
         assert heft(profile, Grouping([0, 1])).tolist() == [0, 1]
-        assert heft(profile, Grouping([0, 0])).tolist() == [0]
+        assert heft(profile, Grouping([0, 0])).tolist() == [1]
 
     def test_a_transfer_that_takes_longer_than_waiting_is_not_made(self) -> None:
         # b runs beside a from 1 to 3; then c would end at 5 there, and elsewhere at 13.

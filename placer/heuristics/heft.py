@@ -2,7 +2,9 @@
 
 Topcuoglu, Hariri and Wu, *Performance-Effective and Low-Complexity Task Scheduling for
 Heterogeneous Computing* (IEEE TPDS, 2002). Ops are scheduled by falling upward rank, each
-on the device where it ends first, in the first gap there that is long enough. As in the paper
+on the device where it ends first, in the first gap there that is long enough. The op that decides
+for its group is judged with the work of the whole group: by its own alone, a constant of no
+duration would end as soon on the slowest device, and take all others there. As in the paper
 links carry any number of tensors at once. How groups are pinned and how memory is counted is
 in ``placer.heuristics.partial_schedule``.
 
@@ -16,6 +18,7 @@ import numpy as np
 from placer.graph import FloatArray
 from placer.grouping import Grouping
 from placer.heuristics.partial_schedule import (
+    NOWHERE,
     PinnedGroups,
     TransferTimes,
     inputs_of_ops,
@@ -24,6 +27,7 @@ from placer.heuristics.partial_schedule import (
 )
 from placer.policy import Actions
 from placer.profile import Profile
+from placer.traffic import group_compute_time_s
 
 
 def heft(profile: Profile, grouping: Grouping) -> Actions:
@@ -92,6 +96,7 @@ class _Schedule:
         self.groups = PinnedGroups(profile, grouping, grouping.allowed(profile))
         self._group_of_op: list[int] = grouping.group_of_op.tolist()
         self._compute_s: list[list[float]] = profile.compute_time_s.tolist()
+        self._group_compute_s: list[list[float]] = group_compute_time_s(profile, grouping).tolist()
         self._transfer = TransferTimes(profile)
         self._inputs_of_op = inputs_of_ops(profile.graph)
         self._producer_of_tensor = [tensor.producer for tensor in profile.graph.tensors]
@@ -99,20 +104,24 @@ class _Schedule:
         self._end_s: dict[int, float] = {}
 
     def add(self, op: int) -> None:
-        """Put an op where it ends first, among the devices open to its group."""
+        """Put an op where it ends first, with its group if that is still open."""
         group = self._group_of_op[op]
-        spans = [(*self._span_s(op, device), device) for device in self.groups.devices(group)]
-        end_s, start_s, device = min(spans, key=lambda span: (span[0], span[2]))
+        is_open = self.groups.device(group) == NOWHERE
+        work_s = self._group_compute_s[group] if is_open else self._compute_s[op]
+        devices = self.groups.devices(group)
+        starts_s = [self._start_s(op, device) for device in devices]
+        _, device, start_s = min(
+            (start_s + work_s[device], device, start_s)
+            for device, start_s in zip(devices, starts_s, strict=True)
+        )
+        end_s = start_s + self._compute_s[op][device]
         self.groups.pin(group, device)
         self._timelines[device].occupy(start_s, end_s)
         self._end_s[op] = end_s
 
-    def _span_s(self, op: int, device: int) -> tuple[float, float]:
-        """Return the end and the start of an op on a device."""
+    def _start_s(self, op: int, device: int) -> float:
         ready_s = max((self._arrival_s(t, device) for t in self._inputs_of_op[op]), default=0.0)
-        compute_s = self._compute_s[op][device]
-        start_s = self._timelines[device].earliest_start_s(ready_s, compute_s)
-        return start_s + compute_s, start_s
+        return self._timelines[device].earliest_start_s(ready_s, self._compute_s[op][device])
 
     def _arrival_s(self, tensor: int, device: int) -> float:
         producer = self._producer_of_tensor[tensor]

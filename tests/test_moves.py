@@ -4,19 +4,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placer.search.moves import Moves
-from placer.traffic import GroupEdges
+from placer.traffic import GroupEdges, GroupTraffic
 
 
-def edges_of(pairs):
-    """Edges between groups, one byte each."""
+def traffic_of(pairs, seconds=1.0):
+    """Edges between groups, one byte each, all of this transfer time or each of its own."""
     ones = np.ones(len(pairs), dtype=np.int64)
-    sources, destinations = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
-    return GroupEdges(sources, destinations, ones, ones)
+    sources, destinations = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    edges = GroupEdges(sources, destinations, ones, ones)
+    return GroupTraffic(
+        compute_time_s=np.zeros((1, 1)),
+        memory_bytes=np.zeros(1, dtype=np.int64),
+        edges=edges,
+        transfer_time_s=np.broadcast_to(np.asarray(seconds, dtype=float), len(pairs)),
+    )
 
 
 def ladder(num_rungs):
     """Two chains, 0-2-4-… and 1-3-5-…, whose groups take turns in the order."""
-    return edges_of([(group, group + 2) for group in range(2 * num_rungs - 2)])
+    return traffic_of([(group, group + 2) for group in range(2 * num_rungs - 2)])
 
 
 def neighbors(moves, actions, num):
@@ -29,29 +35,47 @@ def moved_groups(actions, others):
 
 
 def test_a_piece_of_one_chain_moves_although_another_lies_between():
-    # Of 16 groups the longest run or piece is 4; a run or shift takes both chains along.
+    # Of 16 groups the longest run or piece is 4; a run takes both chains along.
     moves = Moves(np.ones((16, 2), dtype=np.bool_), ladder(8))
 
-    moved = moved_groups(np.zeros(16), neighbors(moves, [0] * 16, 4000))
+    moved = moved_groups(np.zeros(16), neighbors(moves, [0] * 16, 2000))
 
     assert (2, 4, 6, 8) in moved
     assert (3, 5, 7) in moved
     assert (4, 5, 6, 7) in moved
+    assert max(map(len, moved)) == 4
 
 
-def test_a_shift_moves_the_boundary_between_two_runs():
-    moves = Moves(np.ones((12, 2), dtype=np.bool_), edges_of([]))
+def test_a_piece_grows_along_heavy_edges():
+    # A star of 12 groups around group 0, whose edge to group 5 takes all of the time.
+    times_s = [1.0 if group == 5 else 1e-9 for group in range(1, 13)]
+    moves = Moves(
+        np.ones((13, 2), dtype=np.bool_),
+        traffic_of([(0, group) for group in range(1, 13)], times_s),
+    )
 
-    moved = moved_groups(np.repeat([0, 1], 6), neighbors(moves, [0] * 6 + [1] * 6, 4000))
+    moved = moved_groups(np.zeros(13), neighbors(moves, [0] * 13, 1000))
 
-    # Without edges there are no pieces, and no run is longer than three.
-    assert {(0, 1, 2, 3), (1, 2, 3, 4, 5), (6, 7, 8, 9, 10, 11), (7, 8, 9, 10, 11)} <= moved
-    assert not any(len(groups) > 3 and {5, 6} <= set(groups) for groups in moved)
+    # A run is of consecutive groups. A piece of three that starts at a light one goes on to
+    # the centre, and from there, as one that starts at the centre, to group 5.
+    pieces = {groups for groups in moved if len(groups) == 3 and groups[2] - groups[0] > 2}
+    assert (0, 5, 9) in pieces
+    assert all({0, 5} <= set(groups) for groups in pieces)
+
+
+def test_a_group_follows_a_neighbor():
+    # Seven devices that nobody uses, and one where the only neighbour is: one move in six
+    # follows, and a half of the pieces do. By chance alone it would be one in nine.
+    moves = Moves(np.ones((2, 9), dtype=np.bool_), traffic_of([(0, 1)]))
+
+    found = neighbors(moves, [0, 1], 2000)
+
+    assert np.mean([row[0] == row[1] for row in found]) > 0.3
 
 
 def test_groups_exchange_devices_where_nothing_else_may_move():
     # Each of four groups on a device of its own; one move changes one group, two exchange.
-    moves = Moves(np.ones((4, 4), dtype=np.bool_), edges_of([]))
+    moves = Moves(np.ones((4, 4), dtype=np.bool_), traffic_of([]))
 
     found = {tuple(row.tolist()) for row in neighbors(moves, [0, 1, 2, 3], 1000)}
 
@@ -62,7 +86,7 @@ def test_a_lone_choice_is_always_found():
     allowed = np.zeros((50, 2), dtype=np.bool_)
     allowed[:, 0] = True
     allowed[17, 1] = True
-    moves = Moves(allowed, edges_of([(0, 1), (16, 17), (17, 18)]))
+    moves = Moves(allowed, traffic_of([(0, 1), (16, 17), (17, 18)]))
 
     found = neighbors(moves, [0] * 50, 50)
 
@@ -70,7 +94,7 @@ def test_a_lone_choice_is_always_found():
 
 
 def test_without_a_choice_the_placement_stays():
-    moves = Moves(np.ones((3, 1), dtype=np.bool_), edges_of([(0, 1)]))
+    moves = Moves(np.ones((3, 1), dtype=np.bool_), traffic_of([(0, 1)]))
 
     assert not moves.has_choices
     assert neighbors(moves, [0, 0, 0], 1)[0].tolist() == [0, 0, 0]
@@ -91,8 +115,8 @@ def test_neighbors_are_permitted_and_differ(data):
         )
     )
     pairs = [(a, b) for a in range(num_groups) for b in range(a + 1, num_groups)]
-    edges = edges_of(data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else [])
-    moves = Moves(allowed, edges)
+    traffic = traffic_of(data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else [])
+    moves = Moves(allowed, traffic)
     actions = allowed.argmax(axis=1).astype(np.int32)
     given_actions = actions.copy()
 

@@ -13,41 +13,45 @@ import numpy as np
 
 from placer.graph import BoolArray
 from placer.policy import Actions
-from placer.traffic import GroupEdges
+from placer.traffic import GroupTraffic
 
 _TRIES = 8
 _LONGEST = 0.25
+_TO_A_NEIGHBOR = 0.5
 
 
 class Moves:
-    """The moves of a search, all equally likely.
+    """The moves of a search.
 
     * ``one``: a group goes to any device.
     * ``follow``: a group goes to the device of one of its neighbours.
-    * ``exchange``: two groups exchange devices, which moves when memory is full.
+    * ``exchange``: two groups exchange devices, which works where memory is full.
     * ``run``: consecutive groups go to one device.
-    * ``shift``: a run of one device gives up one of its ends, from a group on, to one device.
-    * ``piece``: connected groups go to one device; half of the time only such as share one now.
+    * ``piece``: connected groups go to one device, half of the time to that of a neighbour. A
+      piece grows along edges that are drawn by the time of their transfers, so that heavy
+      ones are rarely cut (the random contraction of Karger and Stein, 1996). It is drawn
+      twice as often as each of the others.
 
     Runs and pieces have from 2 groups to a quarter of all, by the logarithm equally likely.
 
     Args:
         allowed: Where each group may go, ``[G, D]``.
-        edges: Between groups.
+        traffic: Between groups.
     """
 
-    def __init__(self, allowed: BoolArray, edges: GroupEdges) -> None:
+    def __init__(self, allowed: BoolArray, traffic: GroupTraffic) -> None:
         self._allowed = allowed
         self._num_groups, self._num_devices = allowed.shape
         self._choices = [np.flatnonzero(row) for row in allowed]
         self._movable = np.flatnonzero(allowed.sum(axis=1) > 1)
-        self._neighbors = _neighbors(edges, self._num_groups)
+        self._weights = _weights_of_neighbors(traffic, self._num_groups)
+        self._neighbors = [list(weights) for weights in self._weights]
         self._moves = (
             self._one,
             self._follow,
             self._exchange,
             self._run,
-            self._shift,
+            self._piece,
             self._piece,
         )
 
@@ -89,34 +93,24 @@ class Moves:
         groups = range(start, min(start + length, self._num_groups))
         self._put(moved, groups, int(rng.integers(self._num_devices)))
 
-    def _shift(self, moved: Actions, rng: np.random.Generator) -> None:
-        group = int(rng.integers(self._num_groups))
-        changes = np.flatnonzero(np.diff(moved)) + 1
-        bounds = [0, *changes.tolist(), self._num_groups]
-        segment = int(np.searchsorted(changes, group, side="right"))
-        if rng.random() < 0.5:
-            groups = range(group, bounds[segment + 1])
-        else:
-            groups = range(bounds[segment], group + 1)
-        self._put(moved, groups, int(rng.integers(self._num_devices)))
-
     def _piece(self, moved: Actions, rng: np.random.Generator) -> None:
-        start = int(rng.integers(self._num_groups))
-        same_device = rng.random() < 0.5
         length = self._length(rng)
-        piece: list[int] = []
-        seen, border = {start}, [start]
+        piece = {int(rng.integers(self._num_groups))}
+        border: list[tuple[int, float]] = [*self._weights[min(piece)].items()]
         while border and len(piece) < length:
-            at = int(rng.integers(len(border)))
-            border[at], border[-1] = border[-1], border[at]
-            group = border.pop()
-            if same_device and moved[group] != moved[start]:
-                continue
-            piece.append(group)
-            new = [neighbor for neighbor in self._neighbors[group] if neighbor not in seen]
-            seen.update(new)
-            border += new
-        self._put(moved, piece, int(rng.integers(self._num_devices)))
+            sums = np.cumsum([weight for _, weight in border])
+            drawn = int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
+            group, _ = border.pop(min(drawn, len(border) - 1))
+            if group not in piece:
+                piece.add(group)
+                new = self._weights[group].items()
+                border += [edge for edge in new if edge[0] not in piece]
+        around = [group for group, _ in border if group not in piece]
+        if around and rng.random() < _TO_A_NEIGHBOR:
+            device = int(moved[around[rng.integers(len(around))]])
+        else:
+            device = int(rng.integers(self._num_devices))
+        self._put(moved, sorted(piece), device)
 
     def _length(self, rng: np.random.Generator) -> int:
         longest = max(2.0, _LONGEST * self._num_groups)
@@ -128,12 +122,16 @@ class Moves:
         moved[chosen[self._allowed[chosen, device]]] = device
 
 
-def _neighbors(edges: GroupEdges, num_groups: int) -> list[list[int]]:
-    """Return the groups that each group sends to or receives from, ascending."""
-    neighbors: list[set[int]] = [set() for _ in range(num_groups)]
-    for source, destination in zip(
-        edges.sources.tolist(), edges.destinations.tolist(), strict=True
+def _weights_of_neighbors(traffic: GroupTraffic, num_groups: int) -> list[dict[int, float]]:
+    """Return for each group those it sends to or receives from, and the transfers' seconds."""
+    weights: list[dict[int, float]] = [{} for _ in range(num_groups)]
+    edges = traffic.edges
+    for source, destination, seconds in zip(
+        edges.sources.tolist(),
+        edges.destinations.tolist(),
+        traffic.transfer_time_s.tolist(),
+        strict=True,
     ):
-        neighbors[source].add(destination)
-        neighbors[destination].add(source)
-    return [sorted(groups) for groups in neighbors]
+        for group, other in ((source, destination), (destination, source)):
+            weights[group][other] = weights[group].get(other, 0.0) + seconds
+    return weights

@@ -17,7 +17,7 @@ from placer.heuristics.permitted import random_permitted
 from placer.policy import Actions
 from placer.profile import Profile
 from placer.search.moves import Moves
-from placer.traffic import group_edges
+from placer.traffic import group_traffic
 
 
 class SearchSpace:
@@ -35,7 +35,7 @@ class SearchSpace:
     def __init__(self, profile: Profile, grouping: Grouping) -> None:
         self.allowed: BoolArray = grouping.allowed(profile)
         self.num_groups, self.num_devices = self.allowed.shape
-        self._moves = Moves(self.allowed, group_edges(profile.graph, grouping.group_of_op))
+        self._moves = Moves(self.allowed, group_traffic(profile, grouping))
         self._class_of_device = interchangeable_devices(profile)
         self._has_twins = len(set(self._class_of_device.tolist())) < self.num_devices
 

@@ -20,6 +20,7 @@ from placer.errors import InvalidValueError
 from profiling.initial_values import (
     MAX_KEPT_BYTES,
     MAX_KEPT_INPUT_BYTES,
+    STARTS_FROM,
     InitialValue,
     Normal,
     Uniform,
@@ -179,7 +180,7 @@ def _captured_variable(variable: Any, taken: set[str]) -> Variable:
     shape = tuple(variable.shape.as_list())
     dtype = variable.dtype.base_dtype
     if not tf.raw_ops.VarIsInitializedOp(resource=variable.handle).numpy():
-        return Variable(name, shape, dtype, customary(shape))
+        return Variable(name, shape, dtype, getattr(variable, STARTS_FROM, customary(shape)))
     value = np.asarray(variable.read_value().numpy())
     return Variable(name, shape, dtype, resembling(value, max_kept_bytes=MAX_KEPT_BYTES))
 

@@ -22,6 +22,9 @@ MAX_KEPT_BYTES = 2**12
 MAX_KEPT_INPUT_BYTES = 2**20
 """Example inputs up to this size are kept as they are: labels and tokens carry meaning."""
 
+STARTS_FROM = "placer_starts_from"
+"""Attribute of a variable without a value: the ``InitialValue`` that is meant for it."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Kept:

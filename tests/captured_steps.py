@@ -1,6 +1,6 @@
 """How the tests of captured steps run them: in one plain session, with rewriting off."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -39,10 +39,18 @@ def run_step(session: v1.Session, step: CapturedStep) -> float:
 
 def value_of(session: v1.Session, variable: str) -> np.ndarray:
     """What a variable holds, read by an op of the test's own."""
-    handle = session.graph.get_tensor_by_name(f"{variable}:0")
-    with session.graph.as_default():
-        dtype = tf.as_dtype(handle.op.get_attr("dtype"))
-        return session.run(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+    return values_of(session, [variable])[variable]
+
+
+def values_of(session: v1.Session, variables: Sequence[str]) -> dict[str, np.ndarray]:
+    """What variables hold, read at once: every run with new ops takes a second or so."""
+    reads = {}
+    for variable in variables:
+        handle = session.graph.get_tensor_by_name(f"{variable}:0")
+        with session.graph.as_default():
+            dtype = tf.as_dtype(handle.op.get_attr("dtype"))
+            reads[variable] = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    return session.run(reads)
 
 
 def line_fit() -> CapturedStep:

@@ -1,7 +1,9 @@
-"""Built-in workloads: three training steps of Mirhoseini et al. (2017), in two sizes each.
+"""Built-in workloads: five training steps, in two sizes each.
 
-``small`` steps in about half a second on two cores; ``paper`` is the paper's size and is
-captured without running it. A workload is one module: its sizes, and a builder.
+``rnnlm``, ``nmt`` and ``inception_v3`` are those of Mirhoseini et al. (2017), ``resnet50`` and
+``transformer`` what placements are compared by since. ``small`` steps in about a second on one
+core; ``paper`` is the published size and is captured without running it. A workload is one
+module: its sizes, and a builder.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ import tensorflow as tf
 from placer.errors import UnknownNameError
 from profiling.capture import capture
 from profiling.step import CapturedStep
-from profiling.workloads import inception_v3, nmt, rnnlm
+from profiling.workloads import inception_v3, nmt, resnet50, rnnlm, transformer
 from profiling.workloads.training_step import TrainingStep
 
 
@@ -38,6 +40,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "inception_v3": Workload(
         "Inception-V3 image classifier", inception_v3.SIZES, inception_v3.build
     ),
+    "resnet50": Workload("ResNet-50 image classifier", resnet50.SIZES, resnet50.build),
+    "transformer": Workload("Transformer translation", transformer.SIZES, transformer.build),
 }
 """The built-in workloads by name."""
 

@@ -1,4 +1,4 @@
-"""What the two LSTM workloads share: variables, cells, the softmax, and how ops are named.
+"""What the two LSTM workloads share: embeddings, cells, the softmax, and how ops are named.
 
 Every op is made in a scope called ``layer_L/part``, and every variable too, so that the name of
 an op, of its gradient and of an update tells the module. The unit, ``layer_L``, is what an
@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+from profiling.workloads.training_step import variable
 
 _MODULE = re.compile(r"layer_\d+/\w+")
 
@@ -23,11 +24,6 @@ def module_of_op(name: str) -> str:
     """Return the ``layer_L/part`` in the name of an op, of a gradient or of a folded constant."""
     found = _MODULE.search(name)
     return found.group() if found else ""
-
-
-def variable(name: str, *shape: int) -> tf.Variable:
-    """Return a float32 variable that takes no memory: it is there to be traced."""
-    return UninitializedVariable(shape=shape, dtype=tf.float32, name=name, shared_name=name)
 
 
 class Embedding:

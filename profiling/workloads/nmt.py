@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from profiling.flattening import InputSpec
-from profiling.workloads.lstm import Embedding, LstmLayer, Softmax, module_of_op, variable
-from profiling.workloads.training_step import TrainingStep, apply_sgd, check_sizes
+from profiling.workloads.lstm import Embedding, LstmLayer, Softmax, module_of_op
+from profiling.workloads.training_step import TrainingStep, apply_sgd, check_sizes, variable
 
 _LEARNING_RATE = 1.0
 

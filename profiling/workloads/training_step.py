@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from placer.errors import InvalidValueError
 from profiling.flattening import InputSpec
+from profiling.initial_values import STARTS_FROM, Constant
 from profiling.modules import ModuleRule
 
 
@@ -25,6 +27,21 @@ class TrainingStep:
     function: Callable[..., tf.Tensor]
     inputs: tuple[InputSpec, ...]
     module_of_op: ModuleRule
+
+
+def variable(name: str, *shape: int, starts_from: float | None = None) -> tf.Variable:
+    """Return a float32 variable that takes no memory: it is there to be traced.
+
+    Args:
+        name: Its name, and the name of the op that makes its handle.
+        *shape: Of its value.
+        starts_from: The number in all its places when a captured step begins; None for
+            what is customary.
+    """
+    made = UninitializedVariable(shape=shape, dtype=tf.float32, name=name, shared_name=name)
+    if starts_from is not None:
+        setattr(made, STARTS_FROM, Constant(starts_from))
+    return made
 
 
 def check_sizes(config: Any, *, at_least: Mapping[str, int] | None = None) -> None:

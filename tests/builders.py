@@ -62,6 +62,7 @@ def result_row(method: str, **changes: Any) -> dict[str, Any]:
         "makespan_s": 0.5,
         "step_time_s": None,
         "spread_s": None,
+        "gap": 0.02,
         "speedup_over_single": 1.25,
         "speedup_over_expert": None,
         "speedup_over_single_interval": None,

@@ -1,9 +1,8 @@
-"""Lower bounds: how long a step takes at least in the simulation, wherever its groups are.
+"""Bounds that leave transfers out: critical path, work, and one machine.
 
-They hold for every placement of the groups on permitted devices under the rules of
-``placer.simulator``, whether or not it fits the memory: each leaves out something that
-can only make a step longer (transfers, other ops, the loads of links). They are computed in
-the simulation's whole picoseconds, without rounding, so that they hold exactly.
+They hold for every placement of the groups on permitted devices, whether or not it fits the
+memory: each leaves out something that can only make a step longer (transfers, other ops, the loads
+of links).
 
 * *Critical path.* Along a path ops run one after another, each for no less than on its fastest
   device.
@@ -24,12 +23,9 @@ the simulation's whole picoseconds, without rounding, so that they hold exactly.
   device where this is least, and for the group where it is most, that is a bound. It is
   never below the critical path.
 
-There is no bound by memory: simulated makespans are of placements that do not fit, too.
-
 Array shapes: N ops, G groups, D devices.
 """
 
-import dataclasses
 import heapq
 from collections.abc import Sequence
 from typing import Any
@@ -38,40 +34,14 @@ import numpy as np
 import scipy.optimize
 import scipy.sparse
 
+from placer.bounds.paths import compute_ps, fastest_ps, heads_ps, tails_ps
 from placer.event_loop import PS_PER_S
-from placer.graph import BoolArray, FloatArray, IntArray, OpGraph
+from placer.graph import BoolArray, FloatArray, IntArray
 from placer.grouping import Grouping
 from placer.profile import Profile
 
 _WEIGHT_SCALE = 2**30
 """Weights of devices are whole multiples of one part in so many."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bound:
-    """A time that no placement is below.
-
-    Attributes:
-        name: Which bound it is.
-        seconds: The time.
-    """
-
-    name: str
-    seconds: float
-
-
-def lower_bound(profile: Profile, grouping: Grouping) -> Bound:
-    """Return the sharpest bound; of equal ones, the simplest.
-
-    Raises:
-        InfeasibleError: If a group has no permitted device.
-    """
-    bounds = (
-        Bound("critical path", critical_path_s(profile, grouping)),
-        Bound("work", work_s(profile, grouping)),
-        Bound("one machine", one_machine_s(profile, grouping)),
-    )
-    return max(bounds, key=lambda bound: bound.seconds)
 
 
 def critical_path_s(profile: Profile, grouping: Grouping) -> float:
@@ -80,10 +50,9 @@ def critical_path_s(profile: Profile, grouping: Grouping) -> float:
     Raises:
         InfeasibleError: If a group has no permitted device.
     """
-    fastest_ps = _fastest_ps(profile, grouping)
-    heads_ps = _heads_ps(profile.graph, fastest_ps)
-    ends_ps = (head + own for head, own in zip(heads_ps, fastest_ps, strict=True))
-    return max(ends_ps) / PS_PER_S
+    times_ps = fastest_ps(profile, grouping)
+    heads = heads_ps(profile.graph, times_ps)
+    return max(head + own for head, own in zip(heads, times_ps, strict=True)) / PS_PER_S
 
 
 def work_s(profile: Profile, grouping: Grouping) -> float:
@@ -94,7 +63,7 @@ def work_s(profile: Profile, grouping: Grouping) -> float:
     """
     allowed = grouping.allowed(profile)
     group_ps = np.zeros(allowed.shape, dtype=np.int64)
-    np.add.at(group_ps, grouping.group_of_op, _compute_ps(profile))
+    np.add.at(group_ps, grouping.group_of_op, compute_ps(profile))
     weightings = [[1] * profile.topology.num_devices]
     if not (allowed.all() and (group_ps == group_ps[:, :1]).all()):
         weightings.append(_dual_weights(group_ps, allowed))
@@ -108,17 +77,15 @@ def one_machine_s(profile: Profile, grouping: Grouping) -> float:
         InfeasibleError: If a group has no permitted device.
     """
     allowed = grouping.allowed(profile)
-    compute_ps = _compute_ps(profile)
-    fastest_ps = _fastest_ps(profile, grouping)
-    heads = np.array(_heads_ps(profile.graph, fastest_ps), dtype=np.int64)
-    tails = np.array(_tails_ps(profile.graph, fastest_ps), dtype=np.int64)
+    times_ps = compute_ps(profile)
+    shortest_ps = fastest_ps(profile, grouping)
+    heads = np.array(heads_ps(profile.graph, shortest_ps), dtype=np.int64)
+    tails = np.array(tails_ps(profile.graph, shortest_ps), dtype=np.int64)
     longest_ps = 0
     for ops, permitted in zip(grouping.ops_of_group, allowed, strict=True):
-        bound_ps = min(
-            one_machine(heads[ops].tolist(), compute_ps[ops, device].tolist(), tails[ops].tolist())
-            for device in np.flatnonzero(permitted)
-        )
-        longest_ps = max(longest_ps, bound_ps)
+        head, tail = heads[ops].tolist(), tails[ops].tolist()
+        distinct = set(map(tuple, times_ps[np.ix_(ops, permitted)].T.tolist()))
+        longest_ps = max(longest_ps, min(one_machine(head, times, tail) for times in distinct))
     return longest_ps / PS_PER_S
 
 
@@ -150,37 +117,6 @@ def one_machine(heads: Sequence[int], times: Sequence[int], tails: Sequence[int]
             heapq.heappop(present)
             end = max(end, now + tails[job])
     return end
-
-
-def _compute_ps(profile: Profile) -> IntArray:
-    """Return each op's time on each device, as the simulation rounds it, ``[N, D]``."""
-    return np.rint(profile.compute_time_s * PS_PER_S).astype(np.int64)
-
-
-def _fastest_ps(profile: Profile, grouping: Grouping) -> list[int]:
-    """Return each op's time on the fastest device permitted to its group, ``[N]``."""
-    allowed = grouping.allowed(profile)[grouping.group_of_op]
-    never_ps = np.iinfo(np.int64).max
-    fastest: list[int] = np.where(allowed, _compute_ps(profile), never_ps).min(axis=1).tolist()
-    return fastest
-
-
-def _heads_ps(graph: OpGraph, times_ps: Sequence[int]) -> list[int]:
-    """Return the longest path to each op, its own time left out, ``[N]``."""
-    heads_ps = [0] * graph.num_ops
-    for op in graph.topological_order.tolist():
-        for consumer in graph.successors[op]:
-            heads_ps[consumer] = max(heads_ps[consumer], heads_ps[op] + times_ps[op])
-    return heads_ps
-
-
-def _tails_ps(graph: OpGraph, times_ps: Sequence[int]) -> list[int]:
-    """Return the longest path from each op, its own time left out, ``[N]``."""
-    tails_ps = [0] * graph.num_ops
-    for op in graph.topological_order[::-1].tolist():
-        for consumer in graph.successors[op]:
-            tails_ps[op] = max(tails_ps[op], times_ps[consumer] + tails_ps[consumer])
-    return tails_ps
 
 
 def _work_ps(group_ps: IntArray, allowed: BoolArray, weights: Sequence[int]) -> int:

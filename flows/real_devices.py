@@ -9,13 +9,15 @@ from this machine's.
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process import quiet_start
 from flows.stages import HOSTS_FILE, STEP_FOLDER, ProfileInputs
 from placer.errors import InvalidValueError
 from placer.mlflow_store import Store
+from placer.profile import Profile
 from placer.tracking_names import PROFILE_RUN
 
 if TYPE_CHECKING:
@@ -98,6 +100,36 @@ def real_devices(
         topology = inputs.profile.topology
         environment = RealEnvironment(step, topology, cluster, config or MeasurementConfig())
         yield RealDevices(environment, step, cluster)
+
+
+@contextlib.contextmanager
+def further_environments(
+    devices: RealDevices,
+    profile: Profile,
+    hosts_files: Sequence[Path],
+    config: "MeasurementConfig",
+) -> Iterator[list["RealEnvironment"]]:
+    """Start more clusters that measure the same step; end them with the block.
+
+    Args:
+        devices: Those that are up already.
+        profile: Whose devices each further cluster must have.
+        hosts_files: Of each further cluster.
+        config: How to measure.
+
+    Raises:
+        InvalidValueError: If a cluster's devices differ from the profile's.
+        WorkerError: If a worker does not come up.
+    """
+    with quiet_start():
+        from profiling.cluster import open_cluster
+        from profiling.real_environment import RealEnvironment
+
+    with contextlib.ExitStack() as stack:
+        clusters = [stack.enter_context(open_cluster(path)) for path in hosts_files]
+        yield [
+            RealEnvironment(devices.step, profile.topology, cluster, config) for cluster in clusters
+        ]
 
 
 @contextlib.contextmanager

@@ -5,19 +5,31 @@ the other. Whatever measures, the trials are in one table, and a training that w
 goes on where it was.
 """
 
+import dataclasses
 import datetime
 import logging
+from typing import Any
 
 from prefect import flow, task
 
 from flows.console import follow
 from flows.process import quiet_start
-from flows.real_devices import leave_gpus_to_workers, real_devices, require_real_devices
-from flows.stages import TRAIN, GroupedInputs, read_grouping, reused, stage_key
+from flows.real_devices import (
+    further_environments,
+    leave_gpus_to_workers,
+    real_devices,
+    require_real_devices,
+)
+from flows.stages import TRAIN, GroupedInputs, finished_run, read_grouping, reused, stage_key
+from placer.batch_trainer import BatchTrainer
 from placer.config import TrainSettings
+from placer.cross_entropy import CrossEntropyConfig, CrossEntropyTrainer
 from placer.features import group_features
 from placer.figures import learning_curve
 from placer.mlflow_store import OpenRun, Store, open_store
+from placer.policies.first_groups import units_of
+from placer.policy import Policy
+from placer.ppo import PpoConfig, PpoTrainer
 from placer.profile import Profile
 from placer.reinforce import ReinforceConfig, ReinforceTrainer, failing_step_time_s
 from placer.report import seconds
@@ -26,6 +38,7 @@ from placer.training import train as run_training
 from placer.training_summary import training_summary
 from placer.trial_table import top_placements
 from placer.trials import Trial, TrialLog
+from placer.warm_start import imitate, placement_to_imitate, restore_policy
 
 _LEAST_STEPS = 10
 """Of a measured placement: one that checks devices, three at least to settle, six timed."""
@@ -63,7 +76,7 @@ def train_policy(grouping_run: str, settings: TrainSettings) -> str:
 
 def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: TrialLog) -> None:
     """Train in the simulation, then on the real devices, as far as each is asked for."""
-    trainer = _trainer(inputs, settings)
+    trainer = _trainer(store, inputs, settings)
     if settings.simulated_trials:
         updates = run_training(
             trainer,
@@ -83,7 +96,10 @@ def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: Tr
 
     _log.info("train: %s", _announcement(inputs.profile, num_real))
     config = MeasurementConfig(**settings.measurement.model_dump())
-    with real_devices(store, inputs, config) as devices:
+    with (
+        real_devices(store, inputs, config) as devices,
+        further_environments(devices, inputs.profile, settings.more_clusters, config) as further,
+    ):
         updates = run_training(
             trainer,
             devices.environment,
@@ -92,6 +108,7 @@ def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: Tr
             num_trials=settings.total_trials,
             checkpoint_every=settings.checkpoint_every,
             at_once=1,
+            also_on=further,
         )
         for _ in follow(updates, num_trials=settings.total_trials):
             pass
@@ -118,24 +135,69 @@ def _describe(run: OpenRun, trials: list[Trial]) -> None:
         run.log_figure(learning_curve(own, {}), f"learning_curve{suffix}.png")
 
 
-def _trainer(inputs: GroupedInputs, settings: TrainSettings) -> ReinforceTrainer:
+def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:
+    policy = _policy(inputs, settings)
+    _warm_up(policy, store, inputs, settings)
+    shared: dict[str, Any] = {
+        "failing_step_time_s": settings.failing_step_time_s or failing_step_time_s(inputs.profile),
+        "batch_size": settings.batch_size,
+        "in_flight": settings.in_flight,
+        "seed": settings.seed,
+    }
+    if settings.trainer == "cross-entropy":
+        config = CrossEntropyConfig(**shared, **settings.cross_entropy.model_dump())
+        return CrossEntropyTrainer(policy, config)
+    shared |= {
+        "baseline_decay": settings.baseline_decay,
+        "runnable_only_after": settings.runnable_only_after,
+        # A policy that knows something would learn to repeat whatever it draws first.
+        "start_from_failing": settings.warm_start is None and settings.warm_start_run is None,
+    }
+    if settings.trainer == "ppo":
+        return PpoTrainer(policy, PpoConfig(**shared, **settings.ppo.model_dump()))
+    return ReinforceTrainer(policy, ReinforceConfig(**shared))
+
+
+def _policy(inputs: GroupedInputs, settings: TrainSettings) -> Policy:
+    """Return the untrained network of the settings' name."""
     with quiet_start():
+        from placer.policies.hierarchical import HierarchicalConfig, HierarchicalPolicy
         from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy
 
-    policy = Seq2SeqPolicy(
-        group_features(inputs.profile, inputs.grouping),
-        Seq2SeqConfig(**settings.policy.model_dump()),
-        seed=settings.seed,
-    )
-    failing_s = settings.failing_step_time_s or failing_step_time_s(inputs.profile)
-    config = ReinforceConfig(
-        failing_step_time_s=failing_s,
-        batch_size=settings.batch_size,
-        baseline_decay=settings.baseline_decay,
-        runnable_only_after=settings.runnable_only_after,
-        seed=settings.seed,
-    )
-    return ReinforceTrainer(policy, config)
+    def chosen(config: type) -> dict[str, Any]:
+        return settings.policy.model_dump(include={f.name for f in dataclasses.fields(config)})
+
+    if settings.policy.network == "hierarchical":
+        units = units_of(inputs.profile, inputs.grouping)
+        hierarchical = HierarchicalConfig(**chosen(HierarchicalConfig))
+        return HierarchicalPolicy(units, hierarchical, seed=settings.seed)
+    features = group_features(inputs.profile, inputs.grouping)
+    return Seq2SeqPolicy(features, Seq2SeqConfig(**chosen(Seq2SeqConfig)), seed=settings.seed)
+
+
+def _warm_up(policy: Policy, store: Store, inputs: GroupedInputs, settings: TrainSettings) -> None:
+    """Teach the policy what it is to know before its first trial."""
+    if settings.warm_start_run is not None:
+        from placer.mlflow_trial_log import MLflowTrialLog
+
+        run_id = finished_run(store, settings.warm_start_run, TRAIN).run_id
+        checkpoint = MLflowTrialLog(store, run_id).load_checkpoint()
+        restore_policy(policy, checkpoint, run_id=run_id)
+    if settings.warm_start is not None:
+        actions = placement_to_imitate(
+            settings.warm_start,
+            inputs.profile,
+            inputs.grouping,
+            SimulatedEnvironment(Simulator(inputs.profile)),
+            seed=settings.seed,
+        )
+        num_updates = imitate(
+            policy,
+            actions,
+            max_updates=settings.warm_start_updates,
+            batch_size=settings.batch_size,
+        )
+        _log.info("train: imitated %r in %d updates", settings.warm_start, num_updates)
 
 
 @flow(name="train", flow_run_name="train on the grouping of run {grouping_run}")

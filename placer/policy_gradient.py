@@ -1,4 +1,4 @@
-"""The arithmetic of REINFORCE, as pure functions.
+"""The arithmetic of REINFORCE and PPO, as pure functions.
 
 A placement's reward falls with its step time; its advantage is how far the reward lies
 above a moving baseline; the policy climbs the expected reward along
@@ -99,6 +99,67 @@ def reinforce_loss(log_probs: FloatArray, advantages: FloatArray) -> float:
             f" got {log_probs.shape} and {advantages.shape}"
         )
     return -float(np.mean(advantages * log_probs.sum(axis=1)))
+
+
+def truncated_importance(log_ratios: FloatArray) -> FloatArray:
+    """Return ``min(1, ratio)`` of each placement, ``[B]``: V-trace's, with bound 1.
+
+    It corrects for a placement that was drawn by an older policy, as far as that is possible
+    without the variance of large ratios (Espeholt et al., 2018, equation 1).
+
+    Args:
+        log_ratios: Logarithm of the placement's probability now over the one when it was
+            drawn, ``[B]``.
+    """
+    return np.asarray(np.exp(np.minimum(log_ratios, 0.0)))
+
+
+def clipped_surrogate(log_ratios: FloatArray, advantages: FloatArray, *, clip: float) -> float:
+    """Return PPO's objective, ``G · mean_b min(r_b A_b, clip(r_b, 1 ± ε) A_b)``.
+
+    Schulman et al. (2017), equation 7. ``r`` is the mean ratio of a choice, geometric over the
+    groups of a placement, as in Zheng et al. (2025) for the tokens of a sequence: the ratio of
+    a whole placement of hundreds of groups leaves any interval around 1 with the first step,
+    that of a mean choice says how far the policy has moved, however many groups there are.
+    The factor G gives the first step the size of REINFORCE's.
+
+    Args:
+        log_ratios: Logarithm of each choice's probability now over the one when it was drawn,
+            ``[B, G]``.
+        advantages: Of each placement, ``[B]``.
+        clip: ε.
+    """
+    ratios = np.exp(log_ratios.mean(axis=1))
+    clipped = np.clip(ratios, 1 - clip, 1 + clip)
+    gains = np.minimum(ratios * advantages, clipped * advantages)
+    return float(log_ratios.shape[1] * np.mean(gains))
+
+
+def clipped_advantages(
+    log_ratios: FloatArray, advantages: FloatArray, *, clip: float
+) -> FloatArray:
+    """Return the advantages whose policy gradient is that of ``clipped_surrogate``, ``[B]``.
+
+    Where the minimum takes the ratio itself, the gradient of ``G · r · A`` is
+    ``r · A · ∇ Σ_g log p_g``, because ``log r`` is the mean of the log-ratios; where it takes the
+    clipped one, a constant, it is zero. So ``Policy.update`` needs no other rule than
+    REINFORCE's. Arguments as of ``clipped_surrogate``.
+    """
+    ratios = np.exp(log_ratios.mean(axis=1))
+    is_beyond = np.where(advantages > 0, ratios > 1 + clip, ratios < 1 - clip)
+    return np.where(is_beyond, 0.0, ratios * advantages)
+
+
+def divergence_of_choices(log_ratios: FloatArray) -> float:
+    """Return how far the policy has moved: the mean divergence of a choice, in nats.
+
+    ``mean(r - 1 - log r)`` over choices drawn by the earlier policy estimates the divergence of
+    Kullback and Leibler from it to the present one; it is unbiased and never negative.
+
+    Args:
+        log_ratios: As of ``clipped_surrogate``.
+    """
+    return float(np.mean(np.expm1(log_ratios) - log_ratios))
 
 
 def gumbel_noise(

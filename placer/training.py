@@ -12,24 +12,28 @@ are the same 200 trials as 200 at once.
 A placement takes milliseconds to simulate and up to a minute to run. So the trials of a batch
 may be measured and kept one at a time: a kill then loses one measurement, not a batch of them.
 
+A trainer may have several batches in flight. Then all of them are measured while it learns from
+the first, on as many environments at once as there are. They are kept and told in the order of
+their numbers whatever the order in which they return, so the training stays the same; a
+kill loses at most what is in flight.
+
 A training may go on in another environment, such as the real devices after the simulation:
 call ``train`` again, with more trials and the same log. The part before must end with a whole
 batch, because a trainer learns from one environment at a time.
 """
 
 import dataclasses
-import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from placer.batch_trainer import check_same_proposal
 from placer.environment import Environment, Outcome
 from placer.errors import InvalidValueError
 from placer.grouping import Grouping
-from placer.placement import Placement
+from placer.measuring import Measuring
 from placer.ranking import fastest, step_time_s
-from placer.reinforce import check_same_proposal
 from placer.trials import Checkpoint, Trial, TrialLog
 
 logger = logging.getLogger(__name__)
@@ -47,10 +51,10 @@ class Trainer(Protocol):
         """Number of updates made so far."""
 
     def ask(self) -> list[Trial]:
-        """Return the trials of the next update; the same ones until they are told."""
+        """Return the trials in flight, those of the next update first, until they are told."""
 
     def tell(self, trials: Sequence[Trial]) -> dict[str, float]:
-        """Learn from all trials that were asked, now measured; return some metrics."""
+        """Learn from the trials of the next update, now measured; return some metrics."""
 
     def checkpoint(self) -> Checkpoint:
         """Return the whole state."""
@@ -85,7 +89,7 @@ class Progress:
         return step_time_s(self.best)
 
 
-def train(
+def train(  # noqa: PLR0913 - each is a part of every training
     trainer: Trainer,
     environment: Environment,
     grouping: Grouping,
@@ -94,6 +98,7 @@ def train(
     num_trials: int,
     checkpoint_every: int,
     at_once: int | None = None,
+    also_on: Sequence[Environment] = (),
 ) -> Iterator[Progress]:
     """Train until the log holds ``num_trials`` trials; yield whenever there are more.
 
@@ -108,6 +113,7 @@ def train(
         num_trials: How many trials the training has in total, earlier parts included.
         checkpoint_every: Updates between checkpoints; one more is saved at the end.
         at_once: Placements that are measured together and then kept; a whole batch if None.
+        also_on: Further environments like the first, which measure at the same time.
 
     Raises:
         InvalidValueError: If the log is of another training; a trial that differs is named.
@@ -116,56 +122,60 @@ def train(
     logged = _restored(trainer, log)
     tally = _Tally(logged)
     yield tally.progress(trainer, {})
-    measure = functools.partial(_measured, environment=environment, grouping=grouping)
+    asked = trainer.ask()
+    is_ahead = asked[-1].update > asked[0].update
+    environments = (environment, *also_on)
     saved = trainer.update
-    for metrics in _batches(trainer, measure, log, logged, tally, num_trials, at_once):
-        if trainer.update - saved >= checkpoint_every:
-            log.save_checkpoint(trainer.checkpoint())
-            saved = trainer.update
-        yield tally.progress(trainer, metrics)
+    with Measuring(environments, grouping, at_once=at_once, is_ahead=is_ahead) as measuring:
+        for metrics in _batches(trainer, measuring, log, logged, tally, num_trials):
+            if trainer.update - saved >= checkpoint_every:
+                log.save_checkpoint(trainer.checkpoint())
+                saved = trainer.update
+            yield tally.progress(trainer, metrics)
     if trainer.update > saved:
         log.save_checkpoint(trainer.checkpoint())
 
 
 def _batches(
     trainer: Trainer,
-    measure: Callable[[Sequence[Trial]], list[Trial]],
+    measuring: Measuring,
     log: TrialLog,
     logged: Sequence[Trial],
     tally: "_Tally",
     num_trials: int,
-    at_once: int | None,
 ) -> Iterator[Mapping[str, float]]:
     """Go through the batches, the last of which may be cut; yield whenever trials were kept."""
     update: int | None = None
     # A batch that was cut makes no update: it is the last.
     while trainer.num_trials < num_trials and trainer.update != update:
         update = trainer.update
-        yield from _one_batch(trainer, measure, log, logged, tally, num_trials, at_once)
+        in_flight = trainer.ask()
+        wanted = in_flight[: num_trials - trainer.num_trials]
+        measuring.begin(wanted[max(0, len(logged) - trainer.num_trials) :])
+        asked = [trial for trial in in_flight if trial.update == update]
+        yield from _one_batch(trainer, asked, wanted[: len(asked)], measuring, log, logged, tally)
 
 
 def _one_batch(
     trainer: Trainer,
-    measure: Callable[[Sequence[Trial]], list[Trial]],
+    asked: Sequence[Trial],
+    wanted: Sequence[Trial],
+    measuring: Measuring,
     log: TrialLog,
     logged: Sequence[Trial],
     tally: "_Tally",
-    num_trials: int,
-    at_once: int | None,
 ) -> Iterator[Mapping[str, float]]:
-    """Measure what is not logged yet and tell the trainer; yield whenever trials were kept.
+    """Take what is logged or measured and tell the trainer; yield whenever trials were kept.
 
     The last yield has the update's metrics, the others have none; nor has that of a batch
-    that ends beyond ``num_trials``, which makes no update. The last trials are kept together
+    of which not all trials are wanted, which makes no update. The last trials are kept together
     with the metrics of their update, so that the log never holds a whole batch without them.
     """
-    asked = trainer.ask()
-    wanted = asked[: num_trials - trainer.num_trials]
     told = _known(wanted, logged[trainer.num_trials :])
     tally.add([], num_handled=len(told))
     is_over = False
     while not is_over:
-        measured = measure(wanted[len(told) :][:at_once])
+        measured = measuring.next() if len(told) < len(wanted) else []
         told += measured
         is_over = len(told) == len(wanted)
         metrics = trainer.tell(told) if len(told) == len(asked) else {}
@@ -205,23 +215,6 @@ def _restored(trainer: Trainer, log: TrialLog) -> list[Trial]:
     elif checkpoint is not None:
         trainer.restore(checkpoint)
     return logged
-
-
-def _measured(trials: Sequence[Trial], environment: Environment, grouping: Grouping) -> list[Trial]:
-    if not trials:
-        return []
-    placements = [Placement.from_groups(grouping, trial.device_of_group) for trial in trials]
-    measurements = environment.measure(placements)
-    finished_at_s = time.time()
-    return [
-        dataclasses.replace(
-            trial,
-            environment=environment.name,
-            measurement=measurement,
-            finished_at_s=finished_at_s,
-        )
-        for trial, measurement in zip(trials, measurements, strict=True)
-    ]
 
 
 class _Tally:

@@ -20,7 +20,7 @@ class Trial:
 
     Attributes:
         number: From 0, without a gap within a training.
-        update: The policy update whose policy proposed it, from 0.
+        update: The policy update that learns from it, from 0.
         device_of_group: The action of each group, ``[G]``.
         method: Who proposed it: ``"policy"`` or a heuristic's name.
         environment: Name of the environment that measured it; empty until then.

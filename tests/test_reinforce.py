@@ -5,15 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from placer.batch_trainer import check_same_proposal
 from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError
 from placer.graph import Op
-from placer.reinforce import (
-    ReinforceConfig,
-    ReinforceTrainer,
-    check_same_proposal,
-    failing_step_time_s,
-)
+from placer.reinforce import ReinforceConfig, ReinforceTrainer, failing_step_time_s
 from placer.trials import Checkpoint, Trial
 from tests.grouped_profiles import profile_of
 from tests.policies import ALL_ACTIONS, EVERYWHERE, TablePolicy

@@ -8,31 +8,28 @@ one step before, attends to the encoder's states (additive attention, Bahdanau e
 recurrence: it joins the decoder's state in front of the output layer.
 
 Encoder and decoder are loops inside one ``tf.function``, so a batch of placements costs
-one call for drawing and one for an update. All that differs between calls enters as
-tensors: nothing is traced twice for the same batch size.
+one call for drawing and one for an update. Where all choices are known, the attention and the
+logits of all steps are computed at once, and only the recurrence is a loop.
 
 Array shapes: B placements, G groups, D devices, H hidden units, A attention units,
-E units of an embedding, F features.
+E units of an embedding, F features, T decoder steps.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from placer.errors import InvalidValueError
 from placer.features import GroupFeatures
 from placer.graph import FloatArray
-from placer.policy import Actions, check_state
-from placer.policy_gradient import gumbel_noise
-
-Tensor = Any  # TensorFlow has no type stubs.
-
-FORBIDDEN_LOGIT = -1e9
-"""Logit of a device that a group must not use: its probability is exactly zero."""
+from placer.policies.recurrent import additive_scores, lstm_states, lstm_step
+from placer.policies.tensorflow_policy import (
+    FORBIDDEN_LOGIT,
+    Tensor,
+    TensorFlowPolicy,
+    glorot_uniform,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class Seq2SeqConfig:
                 )
 
 
-class Seq2SeqPolicy:
+class Seq2SeqPolicy(TensorFlowPolicy):
     """The paper's encoder and decoder over the groups of one profile.
 
     Args:
@@ -105,67 +102,25 @@ class Seq2SeqPolicy:
 
     def __init__(self, features: GroupFeatures, config: Seq2SeqConfig, *, seed: int) -> None:
         self.config = config
-        self.num_groups = features.num_groups
-        self.num_devices = features.num_devices
         self._type_shares = tf.constant(features.type_shares, tf.float32)
         self._other_features = tf.constant(_other_features(features), tf.float32)
-        self._shares = tf.constant(_incoming_shares(features), tf.float32)
+        # Of the producers that a group follows; what is not placed yet attracts nobody.
+        shares = np.tril(_incoming_shares(features), -1)
+        self._earlier_shares = tf.constant(shares, tf.float32)
         self._mask = tf.constant(np.where(features.allowed, 0.0, FORBIDDEN_LOGIT), tf.float32)
-        self._variables = self._initial_variables(np.random.default_rng(seed))
-        self._optimizer = tf.keras.optimizers.Adam(
-            config.learning_rate, global_clipnorm=config.gradient_clip_norm, name="adam"
+        super().__init__(
+            self._initial_values(features, np.random.default_rng(seed)),
+            num_groups=features.num_groups,
+            num_devices=features.num_devices,
+            learning_rate=config.learning_rate,
+            gradient_clip_norm=config.gradient_clip_norm,
+            entropy_bonus=config.entropy_bonus,
+            jit_compile=config.jit_compile,
         )
-        self._optimizer.build(list(self._variables.values()))
-        compiled = {"jit_compile": config.jit_compile}
-        self._sample = tf.function(self._sampled_actions, **compiled)
-        self._log_probs = tf.function(self._log_probs_of_actions, **compiled)
-        self._update = tf.function(self._updated, **compiled)
 
-    def sample(self, seed: int, trial_numbers: npt.NDArray[np.int64]) -> Actions:
-        """Return one action a group for each trial, ``[B, G]``; see ``Policy.sample``."""
-        noise = gumbel_noise(seed, trial_numbers, (self.num_groups, self.num_devices))
-        return np.asarray(self._sample(tf.constant(noise, tf.float32)), dtype=np.int32)
-
-    def log_probs(self, actions: Actions) -> FloatArray:
-        """Return the log-probability of each chosen device, ``[B, G]``."""
-        return np.asarray(self._log_probs(self._checked(actions)), dtype=np.float64)
-
-    def update(self, actions: Actions, advantages: FloatArray) -> Mapping[str, float]:
-        """Make one step of Adam; see ``Policy.update``.
-
-        The metric ``entropy`` is the mean of a group's, in nats.
-        """
-        metrics = self._update(self._checked(actions), tf.constant(advantages, tf.float32))
-        return {name: float(value) for name, value in metrics.items()}
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return all variables of policy and optimiser, by name."""
-        return {
-            name: np.array(variable.numpy()) for name, variable in self._all_variables().items()
-        }
-
-    def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Set all variables to what ``state`` returned.
-
-        Raises:
-            InvalidValueError: If a name or shape differs.
-        """
-        variables = self._all_variables()
-        check_state(state, {name: tuple(each.shape) for name, each in variables.items()})
-        for name, variable in variables.items():
-            variable.assign(state[name])
-
-    def _checked(self, actions: Actions) -> Tensor:
-        if actions.ndim != 2 or actions.shape[1] != self.num_groups:
-            raise InvalidValueError(
-                f"actions must have shape [B, {self.num_groups}], got {actions.shape}"
-            )
-        return tf.constant(actions, tf.int32)
-
-    def _all_variables(self) -> dict[str, Tensor]:
-        return self._variables | {slot.path: slot for slot in self._optimizer.variables}
-
-    def _initial_variables(self, rng: np.random.Generator) -> dict[str, Tensor]:
+    def _initial_values(
+        self, features: GroupFeatures, rng: np.random.Generator
+    ) -> dict[str, FloatArray]:
         config, hidden = self.config, self.config.hidden_size
         inputs = config.embedding_size + int(self._other_features.shape[1])
         matrices = {
@@ -173,26 +128,24 @@ class Seq2SeqPolicy:
             "encoder/input": (inputs, 4 * hidden),
             "encoder/recurrent": (hidden, 4 * hidden),
             # The last row is fed to the first step, which has no device before it.
-            "device_embedding": (self.num_devices + 1, config.embedding_size),
+            "device_embedding": (features.num_devices + 1, config.embedding_size),
             "decoder/input": (config.embedding_size, 4 * hidden),
             "decoder/recurrent": (hidden, 4 * hidden),
             "attention/key": (hidden, config.attention_size),
             "attention/query": (hidden, config.attention_size),
             "attention/score": (config.attention_size, 1),
-            "output": (2 * hidden, self.num_devices),
+            "output": (2 * hidden, features.num_devices),
         }
         if config.align_decoder:
             matrices["decoder/aligned"] = (hidden, 4 * hidden)
-        values = {name: _glorot_uniform(rng, shape) for name, shape in matrices.items()}
+        values = {name: glorot_uniform(rng, shape) for name, shape in matrices.items()}
         for lstm in ("encoder", "decoder"):
             # Gates are in the order input, forget, output, candidate; the forget gate
             # starts open, as in the later controller.
             values[f"{lstm}/bias"] = np.repeat([0.0, 1.0, 0.0, 0.0], hidden)
         for name in ("locality/previous", "locality/producers"):
-            values[name] = np.full(self.num_groups, config.locality_prior)
-        return {
-            name: tf.Variable(value, dtype=tf.float32, name=name) for name, value in values.items()
-        }
+            values[name] = np.full(features.num_groups, config.locality_prior)
+        return values
 
     def _encode(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the encoder's state at each group, ``[G, H]``, and its last cell and state."""
@@ -200,145 +153,88 @@ class Seq2SeqPolicy:
         types = self._type_shares @ variables["type_embedding"]
         features = tf.concat([types, self._other_features], axis=1)
         inputs = features @ variables["encoder/input"] + variables["encoder/bias"]
-        cell = tf.zeros([1, self.config.hidden_size])
-        state = tf.zeros([1, self.config.hidden_size])
-        states = tf.TensorArray(tf.float32, self.num_groups, element_shape=state.shape)
-        for group in tf.range(self.num_groups):
-            gates = inputs[group] + state @ variables["encoder/recurrent"]
-            cell, state = _lstm(gates, cell)
-            states = states.write(group, state)
-        return states.concat(), (cell, state)
+        zero = tf.zeros([1, self.config.hidden_size])
+        recurrent = tf.identity(variables["encoder/recurrent"])
+        states, cells = lstm_states(inputs[:, None], recurrent, zero, zero)
+        return states[:, 0], (cells[-1], states[-1])
 
-    def _decode(
-        self, batch: int, choose: Callable[[Tensor, Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the devices chosen, ``[B, G]``, and all log-probabilities, ``[G, B, D]``.
+    def _step_inputs(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the decoder's gates are fed beside its state.
 
         Args:
-            batch: B.
-            choose: From a group and the log-probability of its devices, ``[B, D]``, to the
-                devices that the next step is fed, ``[B]``.
+            memory: The encoder's states, ``[G, H]``.
+
+        Returns:
+            For each device of the group before, and for none, ``[D + 1, 4H]``; and for
+            each group, ``[G, 4H]``.
         """
+        variables = self._variables
+        of_groups = tf.repeat(variables["decoder/bias"][None], self.num_groups, axis=0)
+        if self.config.align_decoder:
+            of_groups += memory @ variables["decoder/aligned"]
+        return variables["device_embedding"] @ variables["decoder/input"], of_groups
+
+    def _logits(self, states: Tensor, memory: Tensor, keys: Tensor) -> Tensor:
+        """Return the network's logits at some steps of the decoder, ``[T, B, D]``.
+
+        Args:
+            states: The decoder's, ``[T, B, H]``.
+            memory: The encoder's, ``[G, H]``.
+            keys: Of the attention, ``[G, A]``.
+        """
+        variables, config = self._variables, self.config
+        query = states @ variables["attention/query"]
+        scores = additive_scores(query, keys, variables["attention/score"][:, 0])
+        context = tf.nn.softmax(scores) @ memory
+        outputs = tf.concat([states, context], axis=2) @ variables["output"]
+        return config.logit_bound * tf.tanh(outputs / config.logit_temperature)
+
+    def _sampled_actions(self, noise: Tensor) -> Tensor:
+        batch, num_devices = noise.shape[0], self.num_devices
         memory, (cell, state) = self._encode()
         cell, state = tf.repeat(cell, batch, axis=0), tf.repeat(state, batch, axis=0)
         keys = memory @ self._variables["attention/key"]
-        device_inputs = self._variables["device_embedding"] @ self._variables["decoder/input"]
-        step_inputs = self._step_inputs(memory)
-        groups = tf.range(self.num_groups)
-        chosen = tf.fill([batch, self.num_groups], -1)
-        device = tf.fill([batch], self.num_devices)
-        log_probs = tf.TensorArray(
-            tf.float32, self.num_groups, element_shape=[batch, self.num_devices]
-        )
-        for group in groups:
-            previous = tf.one_hot(device, self.num_devices + 1)
-            gates = previous @ device_inputs + step_inputs[group]
+        of_devices, of_groups = self._step_inputs(memory)
+        votes = tf.zeros([batch, self.num_groups, num_devices])
+        device = tf.fill([batch], num_devices)
+        chosen = tf.TensorArray(tf.int32, self.num_groups, element_shape=[batch])
+        for group in tf.range(self.num_groups):
+            before = tf.one_hot(device, num_devices + 1)
+            gates = before @ of_devices + of_groups[group]
             gates += state @ self._variables["decoder/recurrent"]
-            cell, state = _lstm(gates, cell)
-            logits = self._logits(state, memory, keys) + self._mask[group]
-            logits += self._locality(group, previous, chosen)
-            log_prob = tf.nn.log_softmax(logits)
-            device = choose(group, log_prob)
-            chosen = tf.where(groups == group, device[:, None], chosen)
-            log_probs = log_probs.write(group, log_prob)
-        return chosen, log_probs.stack()
-
-    def _step_inputs(self, memory: Tensor) -> Tensor:
-        """Return what each decoder step is fed beside the previous device, ``[G, 4H]``."""
-        inputs = tf.repeat(self._variables["decoder/bias"][None], self.num_groups, axis=0)
-        if self.config.align_decoder:
-            inputs += memory @ self._variables["decoder/aligned"]
-        return inputs
-
-    def _logits(self, state: Tensor, memory: Tensor, keys: Tensor) -> Tensor:
-        """Return the network's logits at one decoder step, ``[B, D]``."""
-        variables, config = self._variables, self.config
-        query = state @ variables["attention/query"]
-        scores = additive_scores(query, keys, variables["attention/score"])
-        context = tf.nn.softmax(scores) @ memory
-        outputs = tf.concat([state, context], axis=1) @ variables["output"]
-        return config.logit_bound * tf.tanh(outputs / config.logit_temperature)
-
-    def _locality(self, group: Tensor, previous: Tensor, chosen: Tensor) -> Tensor:
-        """Return the logits in favour of devices of nearby groups, ``[B, D]``.
-
-        Args:
-            group: The group whose device is to be chosen.
-            previous: Device of the group before, one-hot, ``[B, D + 1]``.
-            chosen: Device of each group so far, -1 where not chosen yet, ``[B, G]``.
-        """
-        near = tf.one_hot(chosen, self.num_devices)
-        votes = tf.tensordot(near, self._shares[group], [[1], [0]])
-        stay = self._variables["locality/previous"][group] * previous[:, : self.num_devices]
-        return stay + self._variables["locality/producers"][group] * votes
-
-    def _sampled_actions(self, noise: Tensor) -> Tensor:
-        def draw(group: Tensor, log_prob: Tensor) -> Tensor:
-            return tf.argmax(log_prob + noise[:, group], axis=1, output_type=tf.int32)
-
-        return self._decode(noise.shape[0], draw)[0]
-
-    def _log_probs_of_actions(self, actions: Tensor) -> Tensor:
-        return tf.transpose(self._chosen_log_probs(actions)[0])
+            cell, state = lstm_step(gates, cell)
+            logits = self._logits(state[None], memory, keys)[0] + self._mask[group]
+            logits += self._variables["locality/previous"][group] * before[:, :num_devices]
+            logits += self._variables["locality/producers"][group] * votes[:, group]
+            device = tf.argmax(logits + noise[:, group], axis=1, output_type=tf.int32)
+            # The groups that receive from this one lean towards its device.
+            share = self._earlier_shares[:, group]
+            votes += share[:, None] * tf.one_hot(device, num_devices)[:, None]
+            chosen = chosen.write(group, device)
+        return tf.transpose(chosen.stack())
 
     def _chosen_log_probs(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of each choice and each step's entropy, ``[G, B]``."""
-        _, log_probs = self._decode(actions.shape[0], lambda group, _: actions[:, group])
-        choices = tf.one_hot(tf.transpose(actions), self.num_devices)
-        chosen = tf.reduce_sum(log_probs * choices, axis=-1)
-        return chosen, -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
+        """Return the log-probability of each choice and each step's entropy, ``[B, G]``.
 
-    def _updated(self, actions: Tensor, advantages: Tensor) -> dict[str, Tensor]:
-        variables = list(self._variables.values())
-        with tf.GradientTape() as tape:
-            log_probs, entropies = self._chosen_log_probs(actions)
-            bonus = self.config.entropy_bonus * tf.reduce_sum(entropies, axis=0)
-            gains = advantages * tf.reduce_sum(log_probs, axis=0) + bonus
-            loss = -tf.reduce_mean(gains)
-        gradients = tape.gradient(loss, variables)
-        self._optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return {
-            "loss": loss,
-            "entropy": tf.reduce_mean(entropies),
-            "gradient_norm": tf.linalg.global_norm(gradients),
-        }
-
-
-def _additive_scores(query: Tensor, keys: Tensor, score: Tensor) -> tuple[Tensor, Any]:
-    """Return ``score · tanh(query + key)`` for each query and key, ``[B, G]``.
-
-    The backward pass computes the ``[B, G, A]`` of tanh again: to keep it for each of the
-    G decoder steps would take gigabytes.
-
-    Args:
-        query: ``[B, A]``.
-        keys: ``[G, A]``.
-        score: ``[A, 1]``.
-    """
-
-    def gradient(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = tf.tanh(query[:, None] + keys[None])
-        slope = upstream[:, :, None] * (1 - hidden * hidden) * score[:, 0]
-        score_gradient = tf.reduce_sum(upstream[:, :, None] * hidden, axis=[0, 1])
-        return tf.reduce_sum(slope, axis=1), tf.reduce_sum(slope, axis=0), score_gradient[:, None]
-
-    return tf.tensordot(tf.tanh(query[:, None] + keys[None]), score[:, 0], 1), gradient
-
-
-additive_scores = tf.custom_gradient(_additive_scores)
-
-
-def _lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next cell and state (Hochreiter and Schmidhuber, 1997), ``[B, H]`` each."""
-    enter, forget, leave, candidate = tf.split(gates, 4, axis=1)
-    cell = tf.sigmoid(forget) * cell + tf.sigmoid(enter) * tf.tanh(candidate)
-    return cell, tf.sigmoid(leave) * tf.tanh(cell)
-
-
-def _glorot_uniform(rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-    """Draw as Glorot and Bengio (2010), as in the later controller."""
-    bound = np.sqrt(6 / sum(shape))
-    return np.asarray(rng.uniform(-bound, bound, shape))
+        All choices are known, so only the recurrence of the decoder is a loop.
+        """
+        batch, num_devices = actions.shape[0], self.num_devices
+        memory, (cell, state) = self._encode()
+        cell, state = tf.repeat(cell, batch, axis=0), tf.repeat(state, batch, axis=0)
+        of_devices, of_groups = self._step_inputs(memory)
+        before = tf.concat([tf.fill([1, batch], num_devices), tf.transpose(actions)[:-1]], axis=0)
+        before = tf.one_hot(before, num_devices + 1)
+        recurrent = tf.identity(self._variables["decoder/recurrent"])
+        states, _ = lstm_states(before @ of_devices + of_groups[:, None], recurrent, cell, state)
+        choices = tf.one_hot(actions, num_devices)
+        votes = tf.transpose(self._earlier_shares @ choices, [1, 0, 2])
+        logits = self._logits(states, memory, memory @ self._variables["attention/key"])
+        logits += self._mask[:, None]
+        logits += self._variables["locality/previous"][:, None, None] * before[:, :, :num_devices]
+        logits += self._variables["locality/producers"][:, None, None] * votes
+        log_probs = tf.transpose(tf.nn.log_softmax(logits), [1, 0, 2])
+        chosen = tf.reduce_sum(log_probs * choices, axis=2)
+        return chosen, -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=2)
 
 
 def _other_features(features: GroupFeatures) -> FloatArray:

@@ -8,13 +8,13 @@ commands that need them, so that ``placer simulate`` and ``--help`` answer at on
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, get_args
 
-import pydantic
 import typer
 
+from flows.arguments import JsonFile, MaxGroups, Verbose, checked, start
+from flows.benchmark_command import benchmark
 from flows.console import OUT, fail, show_messages
-from flows.process import prepare
 from placer.config import (
     LOCAL,
     EvaluateSettings,
@@ -23,6 +23,7 @@ from placer.config import (
     MeasureFidelitySettings,
     OptimizeSettings,
     ProfileSettings,
+    TrainerName,
     TrainingEnvironment,
     TrainSettings,
     WorkloadName,
@@ -68,7 +69,6 @@ ClusterFile = Annotated[
         " `placer worker`."
     ),
 ]
-MaxGroups = Annotated[int, typer.Option(help="Groups at most, for graphs without model rules.")]
 Where = Annotated[
     str,
     typer.Option(
@@ -89,12 +89,26 @@ RealTrials = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="All randomness derives from it.")]
 Batch = Annotated[int, typer.Option("--batch-size", help="Placements for each policy update.")]
+TrainerOption = Annotated[
+    str,
+    typer.Option(
+        "--trainer",
+        help="How the policy learns: 'reinforce' (as in the paper), 'ppo' or 'cross-entropy'.",
+    ),
+]
+InFlight = Annotated[
+    int,
+    typer.Option(help="Batches proposed before the first is learned from; above 1: asynchronous."),
+]
+WarmStart = Annotated[
+    str | None,
+    typer.Option(help="Heuristic that the policy imitates first, or 'best heuristic'."),
+]
+WarmStartRun = Annotated[
+    str | None, typer.Option(help="Run id of an earlier training, whose policy is the start.")
+]
 Rounds = Annotated[int, typer.Option(help="Timed steps of each placement on real devices.")]
 Learned = Annotated[int, typer.Option("--learned", help="Learned placements to judge at most.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
-
-S = TypeVar("S", bound=pydantic.BaseModel)
 
 _TRAIN = TrainSettings()
 _EVALUATE = EvaluateSettings()
@@ -117,6 +131,10 @@ def optimize(  # noqa: PLR0913 - options of the main job
     real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
+    trainer: TrainerOption = _TRAIN.trainer,
+    in_flight: InFlight = _TRAIN.in_flight,
+    warm_start: WarmStart = None,
+    warm_start_run: WarmStartRun = None,
     learned: Learned = _EVALUATE.num_learned,
     rounds: Rounds = _EVALUATE.rounds,
     out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
@@ -126,11 +144,21 @@ def optimize(  # noqa: PLR0913 - options of the main job
     """Find the best placement: profile, group, train, evaluate."""
     settings = OptimizeSettings(
         profile=_profile_settings(workload, size, change, graph, topology, cluster),
-        group=_settings(GroupSettings, max_groups=max_groups),
-        train=_train_settings(environment, trials, real_trials, seed, batch_size),
-        evaluate=_settings(EvaluateSettings, num_learned=learned, rounds=rounds),
+        group=checked(GroupSettings, max_groups=max_groups),
+        train=_train_settings(
+            environment=environment,
+            trials=trials,
+            real_trials=real_trials,
+            seed=seed,
+            batch_size=batch_size,
+            trainer=trainer,
+            in_flight=in_flight,
+            warm_start=warm_start,
+            warm_start_run=warm_start_run,
+        ),
+        evaluate=checked(EvaluateSettings, num_learned=learned, rounds=rounds),
     )
-    _start(verbose)
+    start(verbose)
     from flows.optimize import optimize as flow
     from flows.results import show_evaluation
 
@@ -151,7 +179,7 @@ def profile(  # noqa: PLR0913 - options of one stage
 ) -> None:
     """Capture a graph and find what each op costs on the devices."""
     settings = _profile_settings(workload, size, change, graph, topology, cluster)
-    _start(verbose)
+    start(verbose)
     from flows.profile import profile as flow
     from flows.results import show_profile
 
@@ -167,8 +195,8 @@ def group(
     verbose: Verbose = False,
 ) -> None:
     """Group the ops of a profile."""
-    settings = _settings(GroupSettings, max_groups=max_groups)
-    _start(verbose)
+    settings = checked(GroupSettings, max_groups=max_groups)
+    start(verbose)
     from flows.group import group as flow
     from flows.results import show_grouping
 
@@ -184,12 +212,26 @@ def train(  # noqa: PLR0913 - options of a training
     real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
+    trainer: TrainerOption = _TRAIN.trainer,
+    in_flight: InFlight = _TRAIN.in_flight,
+    warm_start: WarmStart = None,
+    warm_start_run: WarmStartRun = None,
     json_file: JsonFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Train the policy on a grouped profile: in the simulation, on the real devices, or both."""
-    settings = _train_settings(environment, trials, real_trials, seed, batch_size)
-    _start(verbose)
+    settings = _train_settings(
+        environment=environment,
+        trials=trials,
+        real_trials=real_trials,
+        seed=seed,
+        batch_size=batch_size,
+        trainer=trainer,
+        in_flight=in_flight,
+        warm_start=warm_start,
+        warm_start_run=warm_start_run,
+    )
+    start(verbose)
     from flows.results import show_training
     from flows.train import train as flow
 
@@ -207,8 +249,8 @@ def evaluate(
     verbose: Verbose = False,
 ) -> None:
     """Judge a training's placements beside the heuristics; on real devices where they are."""
-    settings = _settings(EvaluateSettings, num_learned=learned, rounds=rounds)
-    _start(verbose)
+    settings = checked(EvaluateSettings, num_learned=learned, rounds=rounds)
+    start(verbose)
     from flows.evaluate import evaluate as flow
     from flows.results import show_evaluation
 
@@ -238,10 +280,10 @@ def fidelity(  # noqa: PLR0913 - options of three stages
     measurement = _FIDELITY.measurement.model_dump() | {"max_timed_steps": rounds}
     settings = MeasureFidelitySettings(
         profile=_profile_settings(workload, size, change, None, topology, cluster),
-        group=_settings(GroupSettings, max_groups=max_groups),
-        fidelity=_settings(FidelitySettings, count=placements, seed=seed, measurement=measurement),
+        group=checked(GroupSettings, max_groups=max_groups),
+        fidelity=checked(FidelitySettings, count=placements, seed=seed, measurement=measurement),
     )
-    _start(verbose)
+    start(verbose)
     from flows.fidelity import measure_fidelity as flow
     from flows.results import show_fidelity
 
@@ -295,6 +337,9 @@ def search(  # noqa: PLR0913 - a graph, a method, and two files
     )
 
 
+app.command()(benchmark)
+
+
 @app.command()
 def devices(
     *,
@@ -306,7 +351,7 @@ def devices(
     verbose: Verbose = False,
 ) -> None:
     """Find the devices of this machine or a cluster, and measure the links between them."""
-    _start(verbose)
+    start(verbose)
     from flows.devices import show_devices
 
     show_devices(cluster, topology_file=out, json_file=json_file)
@@ -354,7 +399,7 @@ def ui(
     verbose: Verbose = False,
 ) -> None:
     """Open the page of all trainings on this machine; ends with Ctrl-C."""
-    _start(verbose)
+    start(verbose)
     from flows.ui import serve_page
     from placer.mlflow_store import open_store
 
@@ -366,7 +411,7 @@ def ui(
 @app.command()
 def serve(*, verbose: Verbose = False) -> None:
     """Offer all flows on the Prefect server at PREFECT_API_URL, and run what is triggered there."""
-    _start(verbose)
+    start(verbose)
     from flows.serving import serve_flows
 
     serve_flows()
@@ -382,11 +427,6 @@ def main() -> None:
     except KeyboardInterrupt:
         fail("interrupted; what was finished is kept")
         sys.exit(130)
-
-
-def _start(verbose: bool) -> None:
-    show_messages(verbose=verbose)
-    prepare()
 
 
 def _profile_settings(
@@ -407,7 +447,7 @@ def _profile_settings(
     if cluster is not None:
         load_hosts(cluster)
     sizes = dict(_size(change) for change in changes or ())
-    return _settings(
+    return checked(
         ProfileSettings,
         workload=workload,
         size=size,
@@ -418,18 +458,10 @@ def _profile_settings(
     )
 
 
-def _train_settings(
-    environment: str, trials: int, real_trials: int, seed: int, batch_size: int
-) -> TrainSettings:
+def _train_settings(*, environment: str, trainer: str, **others: Any) -> TrainSettings:
     _check_name("environment", environment, TrainingEnvironment)
-    return _settings(
-        TrainSettings,
-        environment=environment,
-        trials=trials,
-        real_trials=real_trials,
-        seed=seed,
-        batch_size=batch_size,
-    )
+    _check_name("trainer", trainer, TrainerName)
+    return checked(TrainSettings, environment=environment, trainer=trainer, **others)
 
 
 def _check_name(what: str, name: str, known: Any) -> None:
@@ -442,14 +474,3 @@ def _size(change: str) -> tuple[str, int]:
     if not value.isdecimal():
         raise InvalidValueError(f"--set takes NAME=WHOLE_NUMBER, got {change!r}")
     return name, int(value)
-
-
-def _settings(kind: type[S], **values: Any) -> S:
-    try:
-        return kind(**values)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if not name:  # what several settings say together
-            raise InvalidValueError(first["msg"].removeprefix("Value error, ")) from error
-        raise InvalidValueError(f"{name}: {first['msg']}, got {first['input']!r}") from error

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flows.process import LOGGERS
-from placer.report import seconds, speedup
+from placer.report import percent, seconds, speedup
 from placer.training import Progress as TrainingProgress
 
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ def results_table(
     """Return the table of an evaluation, the best method first.
 
     A method that did not run shows its outcome in place of its time. A measured speed-up shows
-    its interval of 95 %, or else the spread of the step time is shown. Peak memory is shown where
-    nothing was measured: there it decides what can run.
+    its interval of 95 %, or else the spread of the step time is shown. Where nothing was measured,
+    the distance to the lower bound is shown, and peak memory: there it decides what can run.
     """
     measured = any(row["step_time_s"] is not None for row in rows)
     has_spread = measured and not any(row.get("speedup_over_single_interval") for row in rows)
@@ -103,7 +103,7 @@ def results_table(
         collapse_padding=True,
     )
     table.add_column("found by", no_wrap=True)
-    headings = ["simulated", *(["measured"] if measured else [])]
+    headings = ["simulated", "measured" if measured else "above\nbound"]
     headings += ["± spread"] if has_spread else []
     headings += ["× one\ndevice", "× the\nexpert"]
     if not measured:
@@ -113,8 +113,7 @@ def results_table(
     for rank, row in enumerate(rows):
         simulated = seconds(row["makespan_s"])
         cells = [row["method"], simulated if row["outcome"] == "OK" else row["outcome"]]
-        if measured:
-            cells.append(seconds(row["step_time_s"]))
+        cells.append(seconds(row["step_time_s"]) if measured else percent(row.get("gap")))
         if has_spread:
             cells.append(seconds(row["spread_s"]))
         cells += [speedup(row, "speedup_over_single"), speedup(row, "speedup_over_expert")]

@@ -21,6 +21,7 @@ from flows.stages import (
     reused,
     stage_key,
 )
+from placer.bounds import lower_bound
 from placer.config import EvaluateSettings
 from placer.environment import REAL
 from placer.evaluation import Evaluation, candidates
@@ -32,7 +33,7 @@ from placer.mlflow_store import OpenRun, open_store
 from placer.profile import CALIBRATION_PLACEMENTS
 from placer.report import Report
 from placer.simulator import SimulatedEnvironment, Simulator
-from placer.tracking_names import METHOD, TRAINING_RUN
+from placer.tracking_names import EVALUATION_BOUND, EVALUATION_GAP, METHOD, TRAINING_RUN
 from placer.trials import Trial
 
 
@@ -50,8 +51,10 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     heuristics = heuristic_placements(inputs.profile, inputs.grouping)
     chosen = candidates(heuristics, trials, inputs.grouping, num_learned=settings.num_learned)
     simulator = Simulator(inputs.profile)
+    bound = lower_bound(inputs.profile, inputs.grouping)
     with real_environment(store, inputs) as real:
-        evaluation = judge(chosen, SimulatedEnvironment(simulator), real, rounds=settings.rounds)
+        environment = SimulatedEnvironment(simulator)
+        evaluation = judge(chosen, environment, real, rounds=settings.rounds, bound=bound)
     method = evaluation.best.candidate.method
     name = f"evaluate {inputs.graph_name} on {inputs.profile.topology.name}"
     tags = {**inputs.tags, METHOD: method}
@@ -99,6 +102,7 @@ def _log_evaluation(
         graph=inputs.graph_name,
         topology=profile.topology.name,
         rows=evaluation.rows(),
+        bound=evaluation.bound,
         device_names=[device.name for device in profile.topology.devices],
         figures=figures,
         facts=_facts(run, inputs),
@@ -111,6 +115,9 @@ def _log_evaluation(
         run.log_folder(folder)
     run.log_text(report.html(), REPORT_FILE)
     run.describe(report.answer())
+    if evaluation.bound is not None:
+        found = {EVALUATION_BOUND: evaluation.bound.seconds, EVALUATION_GAP: report.gap}
+        run.log_metrics({name: value for name, value in found.items() if value is not None})
     for caption, figure in figures.items():
         run.log_figure(figure, f"{caption.lower().replace(' ', '_')}.png")
 
@@ -135,6 +142,9 @@ def _document(
         "best_step_time_s": best.decisive.step_time_s,
         "measured": best.measured is not None,
         "outcome": best.decisive.outcome,
+        "lower_bound_s": None if report.bound is None else report.bound.seconds,
+        "lower_bound": None if report.bound is None else report.bound.name,
+        "gap": report.gap,
         "results": report.rows,
     }
 

@@ -19,17 +19,15 @@ from flows.stages import (
     read_grouping,
     read_profile,
 )
+from placer.bounds import Bound
 from placer.environment import REAL
 from placer.files import atomic_write, write_json
 from placer.mlflow_store import open_store
 from placer.mlflow_trial_log import MLflowTrialLog
-from placer.paper import PAPER
+from placer.paper import PAPER, PAPER_GPUS
 from placer.ranking import fastest, step_time_s
-from placer.report import seconds
+from placer.report import bound_sentence, seconds
 from placer.training_summary import training_summary
-
-_PAPER_GPUS = {"haswell-2xk80": 2, "haswell-4xk80": 4}
-"""The packaged topologies that describe the paper's machines, and their GPUs."""
 
 
 def show_profile(run_id: str, *, json_file: Path | None) -> None:
@@ -98,6 +96,10 @@ def show_evaluation(run_id: str, *, json_file: Path | None, placement_file: Path
     for line in paper_lines(document["graph"], document["topology"]):
         OUT.print(line, soft_wrap=True)
     OUT.print(document["answer"], style="bold", soft_wrap=True)
+    if document.get("lower_bound_s") is not None:
+        bound = Bound(document["lower_bound"], document["lower_bound_s"])
+        sentence = bound_sentence(bound, document["gap"], measured=document["measured"])
+        OUT.print(f"bound      {sentence}", soft_wrap=True)
     OUT.print(f"placement  {placement_file or placement}", soft_wrap=True)
     OUT.print(f"report     {store.download(run_id, REPORT_FILE)}", soft_wrap=True)
     _finish(document, json_file, next_command="placer ui  (the MLflow page of all runs)")
@@ -135,7 +137,7 @@ def _signed(error: float | None) -> str:
 def paper_lines(graph_name: str, topology_name: str) -> list[str]:
     """Return the step times of the paper's table 2 for one of its own cells, if this is one."""
     row = PAPER.get(graph_name.removesuffix("-paper"))
-    num_gpus = _PAPER_GPUS.get(topology_name)
+    num_gpus = PAPER_GPUS.get(topology_name)
     if row is None or num_gpus is None or not graph_name.endswith("-paper"):
         return []
     one_gpu = "out of memory" if row.gpu_s is None else f"{row.gpu_s:.2f} s"

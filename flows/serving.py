@@ -6,6 +6,7 @@ from typing import cast
 from prefect import serve
 from prefect.deployments.runner import RunnerDeployment
 
+from flows.benchmark import benchmark
 from flows.evaluate import evaluate
 from flows.fidelity import fidelity, measure_fidelity
 from flows.group import group
@@ -14,7 +15,7 @@ from flows.profile import profile
 from flows.train import train
 from placer.errors import InvalidValueError
 
-FLOWS = (optimize, profile, group, train, evaluate, fidelity, measure_fidelity)
+FLOWS = (optimize, profile, group, train, evaluate, fidelity, measure_fidelity, benchmark)
 
 
 def serve_flows() -> None:

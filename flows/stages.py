@@ -34,6 +34,8 @@ GROUP = "group"
 TRAIN = "train"
 EVALUATE = "evaluate"
 FIDELITY = "fidelity"
+BENCHMARK = "benchmark"
+SEARCH = "search"
 
 PROFILE_FILE = "profile.json"
 GROUPING_FILE = "grouping.json"
@@ -43,6 +45,10 @@ EVALUATION_FILE = "evaluation.json"
 PLACEMENT_FILE = "placement.json"
 REPORT_FILE = "report.html"
 FIDELITY_FILE = "fidelity.json"
+BENCHMARK_FILE = "benchmark.json"
+BENCHMARK_TABLE_FILE = "table.md"
+SEARCHES_FIGURE = "best_so_far.png"
+SEARCH_FILE = "search.json"
 
 _log = logging.getLogger(__name__)
 

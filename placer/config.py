@@ -5,15 +5,17 @@ comes from the paper or its authors' code says so.
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from placer.group_ops import GroupingConfig
 
-WorkloadName = Literal["rnnlm", "nmt", "inception_v3"]
+WorkloadName = Literal["rnnlm", "nmt", "inception_v3", "resnet50", "transformer"]
 WorkloadSize = Literal["small", "paper"]
 TrainingEnvironment = Literal["simulated", "real", "staged"]
+TrainerName = Literal["reinforce", "ppo", "cross-entropy"]
+NetworkName = Literal["seq2seq", "hierarchical"]
 
 LOCAL = "local"
 """The topology of this very machine: measured, not described."""
@@ -99,8 +101,14 @@ class GroupSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """The policy network. With ``align_decoder`` off and no prior it is the paper's."""
+    """The policy network. ``seq2seq`` with ``align_decoder`` off and no prior is the paper's."""
 
+    network: NetworkName = Field(
+        "seq2seq",
+        description="'seq2seq' as in the paper, or 'hierarchical': a learned grouper and a"
+        " placer (Mirhoseini et al., 2018); it groups the groups again, so let them be many:"
+        " max_groups of 1,000 or more",
+    )
     hidden_size: int = Field(
         128, ge=4, le=4096, description="Units of each LSTM (the authors' later controller: 512)"
     )
@@ -112,7 +120,15 @@ class PolicySettings(Settings):
     learning_rate: float = Field(0.003, gt=0, le=1, description="Of Adam")
     gradient_clip_norm: float = Field(1.0, gt=0, description="Bound of the gradient's norm")
     align_decoder: bool = Field(
-        True, description="Feed each decoder step its own group's encoding as well"
+        True, description="seq2seq: feed each decoder step its own group's encoding as well"
+    )
+    unit_groups: int = Field(
+        48, ge=1, le=1024, description="hierarchical: groups that the placer places at most"
+    )
+    strays: float = Field(
+        4.0,
+        gt=0,
+        description="hierarchical: groups expected outside their first group of groups at first",
     )
     locality_prior: float = Field(
         2.0, ge=0, description="Initial logit in favour of the devices of neighbouring groups"
@@ -144,6 +160,41 @@ class MeasurementSettings(Settings):
         gt=1,
         le=1000,
         description="A step is given up once it takes this many times the fastest one seen",
+    )
+
+
+class PpoSettings(Settings):
+    """Several updates by each batch, as long as the policy stays near the one that drew it."""
+
+    clip: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="How far the ratio of a mean choice may leave 1 and still push (Schulman et"
+        " al., 2017: 0.2)",
+    )
+    epochs: int = Field(
+        4, ge=1, le=100, description="Updates by each batch at most (Schulman et al.: 3 to 15)"
+    )
+    largest_divergence: float = Field(
+        0.02, gt=0, description="No further one once a choice has moved by so many nats"
+    )
+
+
+class CrossEntropySettings(Settings):
+    """Imitation of the fastest placements, of each batch and of the whole training."""
+
+    elite_share: float = Field(
+        0.25, gt=0, le=1, description="Share of a batch that is imitated (de Boer et al., 2005)"
+    )
+    num_remembered: int = Field(
+        4,
+        ge=0,
+        le=1024,
+        description="Fastest placements so far that are imitated too (Oh et al., 2018)",
+    )
+    imitation: float = Field(
+        1.0, ge=0, description="Their weight, relative to the elite of the batch"
     )
 
 
@@ -187,7 +238,51 @@ class TrainSettings(Settings):
     )
     measurement: MeasurementSettings = MeasurementSettings()
     checkpoint_every: int = Field(25, ge=1, description="Updates between checkpoints")
+    trainer: TrainerName = Field(
+        "reinforce",
+        description="How the policy learns: 'reinforce' as in the paper, 'ppo' (Schulman et al.,"
+        " 2017), or 'cross-entropy' with self-imitation (de Boer et al., 2005; Oh et al., 2018)",
+    )
+    in_flight: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Batches that are proposed before the first of them is learned from; more"
+        " than 1 measures and learns at the same time (the paper: asynchronous controllers)",
+    )
+    more_clusters: tuple[Path, ...] = Field(
+        (),
+        description="Hosts files (TOML) of further clusters with the profile's devices; real"
+        " trials are measured on all of them at the same time",
+    )
+    warm_start: str | None = Field(
+        None,
+        description="Heuristic whose placement the policy imitates before its first trial, or"
+        " 'best heuristic'",
+    )
+    warm_start_updates: int = Field(
+        300, ge=1, le=100_000, description="Updates by which it is imitated at most"
+    )
+    warm_start_run: str | None = Field(
+        None, description="Id of an earlier training, whose policy is the start"
+    )
+    ppo: PpoSettings = PpoSettings()
+    cross_entropy: CrossEntropySettings = CrossEntropySettings()
     policy: PolicySettings = PolicySettings()
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.warm_start is not None and self.warm_start_run is not None:
+            raise ValueError(
+                f"a training starts from one thing, got warm_start {self.warm_start!r} and"
+                f" warm_start_run {self.warm_start_run!r}"
+            )
+        if self.more_clusters and self.environment == "simulated":
+            raise ValueError(
+                "more_clusters measure real trials: they go with environment 'real' or 'staged',"
+                " got 'simulated'"
+            )
+        return self
 
     @property
     def simulated_trials(self) -> int:
@@ -232,6 +327,39 @@ class MeasureFidelitySettings(Settings):
     profile: ProfileSettings = ProfileSettings()
     group: GroupSettings = GroupSettings()
     fidelity: FidelitySettings = FidelitySettings()
+
+
+class BenchmarkSettings(Settings):
+    """Which searches are compared, on which graphs."""
+
+    suite: str = Field(
+        "msr",
+        description="'mirhoseini2017': the paper's workloads on its machines, 'msr': the graphs"
+        " published with Tarnawski et al. (2020), 'simulator': the simulator's own speed, or a"
+        " folder of graph files",
+    )
+    folder: Path = Field(
+        Path("../shared/workloads/msr"), description="Where suite 'msr' has its graphs"
+    )
+    graphs: tuple[str, ...] = Field(
+        (),
+        description="Only these graphs of the suite, by name; for suite 'simulator' a graph file"
+        " to simulate instead of a generated step of 10,000 ops",
+    )
+    topology: str | None = Field(
+        None,
+        description="A packaged name or a TOML file, instead of the suite's own topologies",
+    )
+    methods: tuple[str, ...] = Field(
+        (), description="Search methods and heuristics by name; none means all"
+    )
+    trials: tuple[Annotated[int, Field(ge=1, le=10_000_000)], ...] = Field(
+        (2000,), min_length=1, description="Evaluations of each search; each number is a row"
+    )
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
+        (0, 1, 2), min_length=1, description="One search of each method for each"
+    )
+    group: GroupSettings = GroupSettings()
 
 
 class OptimizeSettings(Settings):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from placer.bounds import Bound
 from placer.environment import REAL, Environment, Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.grouping import Grouping
@@ -79,9 +80,11 @@ class Evaluation:
 
     Attributes:
         results: At least one.
+        bound: Makespan that no placement of the same groups is below; None if not known.
     """
 
     results: tuple[Result, ...]
+    bound: Bound | None = None
 
     @property
     def best(self) -> Result:
@@ -110,7 +113,13 @@ class Evaluation:
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary a result, for tables and files."""
         single, expert = self.reference(SINGLE_DEVICE), self.reference(EXPERT)
-        return [_row(result, single=single, expert=expert) for result in self.results]
+        return [
+            _row(result, single=single, expert=expert) | {"gap": self._gap(result)}
+            for result in self.results
+        ]
+
+    def _gap(self, result: Result) -> float | None:
+        return None if self.bound is None else self.bound.gap(result.predicted.step_time_s)
 
 
 def candidates(
@@ -150,6 +159,7 @@ def evaluate(
     real: InterleavedEnvironment | None = None,
     *,
     rounds: int = 10,
+    bound: Bound | None = None,
 ) -> Evaluation:
     """Judge the candidates in the simulation and, if there is one, on the real devices.
 
@@ -158,6 +168,7 @@ def evaluate(
         simulated: Predicts each step time.
         real: Times those that the prediction says can run.
         rounds: Timed steps of each placement.
+        bound: Makespan that no placement of the candidates' groups is below.
     """
     predicted = simulated.measure([candidate.placement for candidate in chosen])
     measured: list[Measurement | None] = [None] * len(chosen)
@@ -167,7 +178,7 @@ def evaluate(
         for i, measurement in zip(runnable, timed, strict=True):
             measured[i] = measurement
     results = [Result(*parts) for parts in zip(chosen, predicted, measured, strict=True)]
-    return Evaluation(tuple(sorted(results, key=_rank)))
+    return Evaluation(tuple(sorted(results, key=_rank)), bound)
 
 
 def _candidate(method: str, actions: Sequence[int], grouping: Grouping) -> Candidate:

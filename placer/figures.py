@@ -16,7 +16,7 @@ from placer.graph import FloatArray
 from placer.trials import Trial
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
-_GREY = "#8a8a8a"
+GREY = "#8a8a8a"
 
 
 def learning_curve(trials: Sequence[Trial], references_s: dict[str, float]) -> Figure:
@@ -32,7 +32,7 @@ def learning_curve(trials: Sequence[Trial], references_s: dict[str, float]) -> F
     figure, axes = _canvas()
     if np.isfinite(times_s).any():
         best = np.fmin.accumulate(times_s)
-        axes.plot(numbers, times_s * factor, ".", color=_GREY, alpha=0.35, ms=4, label="trial")
+        axes.plot(numbers, times_s * factor, ".", color=GREY, alpha=0.35, ms=4, label="trial")
         axes.plot(numbers, best * factor, color=COLOURS[0], lw=2.5, label="best so far")
     failed = numbers[~np.isfinite(times_s)]
     if failed.size:
@@ -166,8 +166,8 @@ def loss_curves(
         by_time.plot(wall_s[name] * factor, values, color=colour, lw=2.2, label=name)
         by_step.plot(np.arange(1, len(values) + 1), values, color=colour, lw=width)
     for axes in (by_time, by_step):
-        _style(axes)
-        axes.axhline(target_loss, color=_GREY, ls="--", lw=1.5)
+        style(axes)
+        axes.axhline(target_loss, color=GREY, ls="--", lw=1.5)
     by_time.lines[-1].set_label(f"target {target_loss:g}")
     by_time.set(xlabel=f"time in steps ({unit})", ylabel="loss (nat)", title="By time")
     by_step.set(xlabel="step", title="By step")
@@ -185,18 +185,19 @@ def _draw_diagonal(axes: Axes, ratios: FloatArray) -> None:
             axis.set_minor_formatter(NullFormatter())
     axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     ends = np.array([low, high])
-    axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=_GREY, alpha=0.15, lw=0, label="±10 %")
-    axes.plot(ends, ends, color=_GREY, lw=1.2, label="equal")
+    axes.fill_between(ends, 0.9 * ends, 1.1 * ends, color=GREY, alpha=0.15, lw=0, label="±10 %")
+    axes.plot(ends, ends, color=GREY, lw=1.2, label="equal")
 
 
 def _canvas(*, height: float = 4.5) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(8, max(height, 2.4)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    _style(axes)
+    style(axes)
     return figure, axes
 
 
-def _style(axes: Axes) -> None:
+def style(axes: Axes) -> None:
+    """Give axes the look that all figures share."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="both", color="#e6e6e6", lw=0.8)
     axes.set_axisbelow(True)

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from placer.errors import StoreError
 from placer.mlflow_artifacts import Artifacts
 from placer.mlflow_connection import Connection, connect
-from placer.tracking_names import ERROR, HEARTBEAT, HOST, KEY, PID, STAGE
+from placer.tracking_names import ERROR, HEARTBEAT, HOST, KEY, PARENT_RUN, PID, STAGE
 
 # isort: split
 from mlflow.entities import Metric, Param, Run, RunTag
@@ -105,6 +105,21 @@ class Store:
         """Return the last training with these settings that did not finish, if any."""
         return self._find(TRAIN_STAGE, key, f"attributes.status != '{_FINISHED}'")
 
+    def finished_children(self, run_id: str) -> list[StageRun]:
+        """Return the finished runs below a run."""
+        query = f"tags.`{PARENT_RUN}` = '{run_id}' and attributes.status = '{_FINISHED}'"
+        found: list[StageRun] = []
+        token = None
+        with self.connection.errors():
+            while True:
+                page = self.connection.client.search_runs(
+                    [self.connection.experiment_id], filter_string=query, page_token=token
+                )
+                found += [_stage_run(run) for run in page]
+                token = page.token
+                if not token:
+                    return found
+
     @contextlib.contextmanager
     def stage(
         self,
@@ -131,17 +146,23 @@ class Store:
             yield run
 
     @contextlib.contextmanager
-    def training(
-        self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    def continued(
+        self,
+        stage: str,
+        key: str,
+        *,
+        name: str,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
     ) -> Iterator["OpenRun"]:
-        """Open the unfinished training of these settings, or a new one; as ``stage``.
+        """Open the unfinished run of a stage with these inputs, or a new one; as ``stage``.
 
         Raises:
             StoreError: If another process is working on it.
         """
-        found = self.find_training(key)
+        found = self._find(stage, key, f"attributes.status != '{_FINISHED}'")
         if found is None:
-            run_id = self._create(TRAIN_STAGE, key, name, params, tags)
+            run_id = self._create(stage, key, name, params, tags)
         elif found.is_alive_elsewhere:
             raise StoreError(
                 f"run {found.run_id} has the same settings and is in progress on"
@@ -156,6 +177,12 @@ class Store:
         with self._ended(run_id) as run:
             run.set_tags({HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now()})
             yield run
+
+    def training(
+        self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> contextlib.AbstractContextManager["OpenRun"]:
+        """Open the unfinished training of these settings, or a new one; as ``continued``."""
+        return self.continued(TRAIN_STAGE, key, name=name, params=params, tags=tags)
 
     @contextlib.contextmanager
     def _ended(self, run_id: str) -> Iterator["OpenRun"]:

@@ -55,3 +55,23 @@ PAPER: Mapping[str, PaperRow] = {
     ),
 }
 """By the name of the built-in workload."""
+
+PAPER_GPUS: Mapping[str, int] = {"haswell-2xk80": 2, "haswell-4xk80": 4}
+"""The packaged topologies that describe the paper's machines, and their GPUs."""
+
+
+def paper_step_times_s(graph_name: str, topology_name: str) -> dict[str, float | None]:
+    """Return table 2's step times of one of the paper's own cells, by Placer's method names.
+
+    Args:
+        graph_name: Of a built-in workload at paper size, such as ``rnnlm-paper``.
+        topology_name: Of a packaged topology.
+
+    Returns:
+        One GPU is ``single``, None if it ran out of memory; empty for all other cells.
+    """
+    workload, _, size = graph_name.partition("-")
+    row, num_gpus = PAPER.get(workload), PAPER_GPUS.get(topology_name)
+    if row is None or num_gpus is None or size != "paper":
+        return {}
+    return {"single": row.gpu_s, **row.methods_s[num_gpus]}

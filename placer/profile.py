@@ -77,7 +77,7 @@ class Provenance:
     """Where the costs of a profile come from.
 
     Attributes:
-        method: ``"trace"``, ``"estimate"`` or ``"file"``.
+        method: ``"trace"``, ``"estimate"``, ``"file"`` or ``"generated"``.
         host: The machine that was measured; empty if none was.
         date: ISO 8601 date and time, UTC.
         facts: Anything else worth keeping: versions, number of steps, the traced step time.

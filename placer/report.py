@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 from matplotlib.figure import Figure
 
+from placer.bounds import Bound
 from placer.evaluation import EXPERT, SINGLE_DEVICE
 
 _TEMPLATES = jinja2.Environment(
@@ -31,6 +32,7 @@ class Report:
         device_names: Of the devices, in the order of ``peak_memory_bytes``.
         figures: By caption.
         facts: Versions, seeds, fingerprints: what one needs to do it again.
+        bound: Makespan that no placement of the same groups is below; None if not known.
     """
 
     graph: str
@@ -39,6 +41,13 @@ class Report:
     device_names: Sequence[str]
     figures: Mapping[str, Figure]
     facts: Mapping[str, str]
+    bound: Bound | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """How far the winner's makespan is above the bound, as a share of the bound."""
+        gap: float | None = self.rows[0]["gap"]
+        return gap
 
     def answer(self) -> str:
         """Return the result in one sentence."""
@@ -50,6 +59,8 @@ class Report:
             report=self,
             measured=any(row["step_time_s"] is not None for row in self.rows),
             images={caption: _image(figure) for caption, figure in self.figures.items()},
+            bound_sentence=bound_sentence,
+            percent=percent,
             seconds=seconds,
             speedup=speedup,
             gibibytes=gibibytes,
@@ -79,6 +90,25 @@ def answer(graph: str, topology: str, rows: Sequence[Mapping[str, Any]]) -> str:
     expert = "" if method == EXPERT else _gain(best, "speedup_over_expert", f"the {EXPERT}")
     gains = [gain for gain in (single, expert) if gain]
     return subject + (f"; {' and '.join(gains)}." if gains else ".")
+
+
+def bound_sentence(bound: Bound, gap: float | None, *, measured: bool = False) -> str:
+    """Return in one sentence what no placement is below, and how near the one found is to it.
+
+    Args:
+        bound: Of the makespan.
+        gap: How far the makespan found is above it, as a share of it.
+        measured: Whether step times were measured as well: the bound is none of them.
+    """
+    sentence = f"no placement takes less than {seconds(bound.seconds)} ({bound.name})"
+    if gap is not None:
+        sentence += f", this one is {percent(gap)} above"
+    return f"simulated, {sentence}; measured step times have no bound" if measured else sentence
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage; a dash for none."""
+    return "–" if share is None else f"{share:.1%}"
 
 
 def speedup(row: Mapping[str, Any], key: str) -> str:
@@ -115,6 +145,14 @@ def seconds(time_s: float | None) -> str:
         if time_s * factor >= 1:
             return f"{time_s * factor:.4g} {unit}" if time_s < 1000 else f"{time_s:,.0f} s"
     return f"{time_s * 1e9:.4g} ns"
+
+
+def time_unit(time_s: float) -> tuple[str, float]:
+    """Return the unit that suits a time, and what seconds are multiplied by."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if time_s * factor >= 1:
+            return unit, factor
+    return "µs", 1e6
 
 
 def gibibytes(size_bytes: int) -> str:

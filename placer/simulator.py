@@ -142,11 +142,14 @@ class Simulator:
         other._run = self._run._replace(channels=_channels(topology))
         return other
 
-    def run(self, device_of_op: npt.NDArray[np.integer]) -> SimulationBatch:
-        """Simulate a batch of placements on as many threads as ``NUMBA_NUM_THREADS`` (all cores).
+    def run(
+        self, device_of_op: npt.NDArray[np.integer], *, max_threads: int | None = None
+    ) -> SimulationBatch:
+        """Simulate a batch of placements, on several threads.
 
         Args:
             device_of_op: Device index of every op, ``[B, N]``.
+            max_threads: Threads at most; None takes ``NUMBA_NUM_THREADS`` (all cores).
 
         Raises:
             InvalidValueError: If the shape is wrong, a device does not exist, or a device's
@@ -160,7 +163,7 @@ class Simulator:
             run, part = event_loop.copy_of(self._run), slice(start, stop)
             event_loop.run_steps(run, devices[part], makespan_ps[part], peaks[part])
 
-        num_threads = max(1, min(len(devices), numba.config.NUMBA_NUM_THREADS))
+        num_threads = max(1, min(len(devices), max_threads or numba.config.NUMBA_NUM_THREADS))
         bounds = [len(devices) * thread // num_threads for thread in range(num_threads + 1)]
         if num_threads == 1:
             run_slice(*bounds)

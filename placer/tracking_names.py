@@ -23,6 +23,11 @@ METRICS: Mapping[str, str] = {
     "update/entropy": "mean entropy of the policy's choices",
     "update/gradient_norm": "norm of the gradient before clipping",
     "update/loss": "the surrogate loss that was differentiated",
+    "update/importance": "mean weight of placements that an older policy drew",
+    "update/epochs": "policy updates made by one batch",
+    "update/divergence": "how far a choice moved from the policy that drew the batch",
+    "update/clipped_share": "share of placements that push no further",
+    "update/elite_reward_mean": "mean reward of the placements that were imitated",
 }
 
 FIDELITY_ERROR = "fidelity/median_absolute_percentage_error"
@@ -36,6 +41,43 @@ FIDELITY_METRICS: Mapping[str, str] = {
     DRIFT_CORRECTED_ERROR: "the same error of step times relative to a reference's",
     DRIFT_CORRECTED_SPEARMAN: "rank correlation of step times relative to a reference's",
 }
+
+EVALUATION_BOUND = "evaluation/lower_bound_s"
+EVALUATION_GAP = "evaluation/gap"
+
+EVALUATION_METRICS: Mapping[str, str] = {
+    EVALUATION_BOUND: "makespan that no placement of the groups is below",
+    EVALUATION_GAP: "how far the winner's makespan is above that, as a share of it",
+}
+
+SEARCH_BEST = "search/best_step_time_s"
+SEARCH_MAKESPAN = "search/makespan_s"
+SEARCH_BOUND = "search/lower_bound_s"
+SEARCH_GAP = "search/gap"
+SEARCH_EVALUATIONS = "search/evaluations"
+SEARCH_DURATION = "search/duration_s"
+
+SEARCH_METRICS: Mapping[str, str] = {
+    SEARCH_BEST: "makespan of the best placement so far, by evaluations",
+    SEARCH_MAKESPAN: "makespan of the best placement of the search",
+    SEARCH_BOUND: "makespan that no placement is below",
+    SEARCH_GAP: "how far the best is above that, as a share of it",
+    SEARCH_EVALUATIONS: "placements that were measured",
+    SEARCH_DURATION: "wall time of the search",
+}
+
+SPEED_PREFIX = "simulator/"
+SPEED_METRICS: Mapping[str, str] = {
+    "simulator/one_device/one_thread_per_s": "all ops on one device, one thread",
+    "simulator/groups/one_thread_per_s": "every group at random, one thread",
+    "simulator/ops/one_thread_per_s": "every op at random, one thread",
+    "simulator/one_device/all_cores_per_s": "all ops on one device, all cores",
+    "simulator/groups/all_cores_per_s": "every group at random, all cores",
+    "simulator/ops/all_cores_per_s": "every op at random, all cores",
+}
+
+PARENT_RUN = "mlflow.parentRunId"
+"""MLflow's own tag: below which run its page shows this one."""
 
 STAGE = "placer.stage"
 KEY = "placer.key"
@@ -56,7 +98,7 @@ TRAINING_RUN = "placer.training_run"
 METHOD = "placer.method"
 
 TAGS: Mapping[str, str] = {
-    STAGE: "which stage the run is: profile, group, train, evaluate or fidelity",
+    STAGE: "which stage the run is: profile, group, train, evaluate, fidelity, benchmark or search",
     KEY: "fingerprint of everything the stage's result depends on",
     HOST: "host of the process that worked on the run last",
     PID: "its process id",

@@ -109,8 +109,10 @@ def test_search_answers_with_the_best_placement_and_its_trajectory(placer, tmp_p
 
     assert answer.code == 0
     assert "makespan 2 s, found by auto" in answer.out
+    assert "no placement takes less than 2 s (critical path), this one is 0.0% above" in answer.out
     found = json.loads(Path("found.json").read_text())
     assert found["best_makespan_s"] == found["lower_bound_s"] == found["trajectory"][-1] == 2.0
+    assert found["gap"] == 0.0
     assert len(found["trajectory"]) == found["num_evaluations"] == 2
     assert found["placement"] == json.loads(Path("best.json").read_text())
     assert set(found["placement"]["device_of_op"].values()) == {"device:0", "device:1"}

@@ -8,25 +8,31 @@ import pydantic
 import pytest
 
 from placer.config import (
+    CrossEntropySettings,
     EvaluateSettings,
     GroupSettings,
     MeasurementSettings,
     OptimizeSettings,
     PolicySettings,
+    PpoSettings,
     ProfileSettings,
     TrainSettings,
     WorkloadName,
 )
+from placer.cross_entropy import CrossEntropyConfig
 from placer.group_ops import GroupingConfig
 from placer.paper import PAPER
+from placer.ppo import PpoConfig
 from placer.reinforce import ReinforceConfig
 
 EVERY_SETTINGS = [
+    CrossEntropySettings,
     EvaluateSettings,
     GroupSettings,
     MeasurementSettings,
     OptimizeSettings,
     PolicySettings,
+    PpoSettings,
     ProfileSettings,
     TrainSettings,
 ]
@@ -63,6 +69,13 @@ def test_an_unknown_setting_is_refused(kind):
         (TrainSettings, {"baseline_decay": 1.0}),
         (TrainSettings, {"failing_step_time_s": 0.0}),
         (TrainSettings, {"failing_step_time_s": float("inf")}),
+        (TrainSettings, {"trainer": "a2c"}),
+        (TrainSettings, {"in_flight": 0}),
+        (TrainSettings, {"warm_start": "metis", "warm_start_run": "abc"}),
+        (TrainSettings, {"more_clusters": ["hosts.toml"]}),
+        (PpoSettings, {"clip": 1.0}),
+        (PpoSettings, {"epochs": 0}),
+        (CrossEntropySettings, {"elite_share": 0.0}),
         (PolicySettings, {"learning_rate": float("nan")}),
         (GroupSettings, {"max_groups": 0}),
         (EvaluateSettings, {"rounds": 2}),
@@ -88,8 +101,19 @@ def test_defaults_of_training_are_those_of_the_code():
     settings = TrainSettings()
     config = ReinforceConfig(failing_step_time_s=1.0)
 
-    for field in ("batch_size", "baseline_decay", "runnable_only_after", "seed"):
+    for field in ("batch_size", "baseline_decay", "runnable_only_after", "in_flight", "seed"):
         assert getattr(settings, field) == getattr(config, field)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [(PpoSettings(), PpoConfig), (CrossEntropySettings(), CrossEntropyConfig)],
+)
+def test_defaults_of_a_trainer_are_those_of_the_code(settings, kind):
+    config = kind(failing_step_time_s=1.0)
+
+    for field, value in settings.model_dump().items():
+        assert value == getattr(config, field)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +163,11 @@ def test_any_measurement_that_can_be_set_is_one_that_can_be_made():
 
 @pytest.mark.slow
 def test_policy_settings_have_the_fields_and_defaults_of_the_policy():
+    from placer.policies.hierarchical import HierarchicalConfig  # noqa: PLC0415 - loads TensorFlow
     from placer.policies.seq2seq import Seq2SeqConfig  # noqa: PLC0415 - loads TensorFlow
 
-    assert PolicySettings().model_dump() == dataclasses.asdict(Seq2SeqConfig())
+    of_networks = dataclasses.asdict(HierarchicalConfig()) | dataclasses.asdict(Seq2SeqConfig())
+    assert PolicySettings().model_dump() == {"network": "seq2seq"} | of_networks
 
 
 @pytest.mark.slow
@@ -151,8 +177,9 @@ def test_the_workloads_that_can_be_set_are_those_that_are_built_in():
     assert set(get_args(WorkloadName)) == set(WORKLOADS)
 
 
-def test_the_paper_is_cited_for_every_workload():
-    assert set(PAPER) == set(get_args(WorkloadName))
+def test_the_paper_is_cited_for_each_of_its_own_workloads():
+    assert set(get_args(WorkloadName)) - set(PAPER) == {"resnet50", "transformer"}
+    assert set(PAPER) < set(get_args(WorkloadName))
 
 
 @pytest.mark.parametrize(

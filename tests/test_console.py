@@ -50,7 +50,7 @@ def loggers() -> Iterator[None]:
 def test_a_simulated_table_shows_times_ratios_and_peak_memory():
     text = shown([row("metis")])
 
-    for part in ("metis", "500 ms", "1.250", "–", "1.0 0.0"):
+    for part in ("metis", "500 ms", "2.0%", "1.250", "–", "1.0 0.0"):
         assert part in text
     assert "measured" not in text
 
@@ -61,6 +61,7 @@ def test_a_measured_table_shows_the_measurement_and_its_spread():
     for part in ("500 ms", "250 ms", "10 ms", "spread"):
         assert part in text
     assert "peak" not in text
+    assert "bound" not in text
 
 
 def test_a_measured_speedup_shows_its_interval_in_place_of_the_spread():

@@ -489,8 +489,11 @@ def test_a_type_of_two_kinds_is_refused():
         estimate_costs(add_step(8), topology)
 
 
-@pytest.mark.parametrize("name", packaged_topologies())
-def test_every_packaged_topology_is_accepted(name):
+MACHINES = [name for name in packaged_topologies() if not load_topology(name).is_reference]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_packaged_machine_is_accepted(name):
     step = add_step(1_000_000)
     topology = load_topology(name)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from placer.bounds import Bound
 from placer.environment import REAL, Measurement, Outcome
 from placer.errors import InfeasibleError
 from placer.evaluation import Candidate, Evaluation, Result, candidates, evaluate
@@ -299,6 +300,21 @@ def test_a_simulated_row_has_neither_step_time_nor_spread():
 
     assert row["step_time_s"] is None
     assert row["spread_s"] is None
+
+
+def test_each_row_says_how_far_its_makespan_is_above_the_bound_whatever_was_measured():
+    simulated = TableEnvironment({(0, 0): ok(2.5), (1, 1): failed()})
+    real = TableEnvironment({(0, 0): ok(4.0)})
+    heuristics = {"single a": actions(0, 0), "single b": actions(1, 1)}
+    chosen = candidates(heuristics, [], TWO_GROUPS, num_learned=0)
+
+    rows = evaluate(chosen, simulated, real, bound=Bound("work", 2.0)).rows()
+
+    assert [row["gap"] for row in rows] == [0.25, None]
+
+
+def test_without_a_bound_there_is_no_gap():
+    assert Evaluation((result("single a", ok(2.5)),)).rows()[0]["gap"] is None
 
 
 def test_there_is_no_best_where_nothing_ran_and_the_error_says_why():

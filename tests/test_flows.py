@@ -33,6 +33,7 @@ from placer.mlflow_trial_log import MLflowTrialLog
 from placer.placement import Placement
 from placer.reinforce import failing_step_time_s
 from placer.simulator import simulate
+from placer.tracking_names import EVALUATION_BOUND, EVALUATION_GAP, EVALUATION_METRICS
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 
 pytestmark = pytest.mark.slow
@@ -110,6 +111,17 @@ def test_optimize_finds_that_one_chain_on_each_device_is_best(store, run_id):
     assert document["best_step_time_s"] == 2.0
     assert document["measured"] is False
     assert document["results"][0]["speedup_over_single"] == 2.0
+
+
+def test_the_evaluation_says_that_no_placement_is_better(store, run_id):
+    # A chain takes 2 s wherever it is.
+    document = evaluation_of(store, run_id)
+    metrics = store.connection.client.get_run(run_id).data.metrics
+
+    assert (document["lower_bound"], document["lower_bound_s"]) == ("critical path", 2.0)
+    assert document["gap"] == document["results"][0]["gap"] == 0.0
+    assert metrics == {EVALUATION_BOUND: 2.0, EVALUATION_GAP: 0.0}
+    assert metrics.keys() == EVALUATION_METRICS.keys()
 
 
 def test_the_placement_it_hands_back_has_the_makespan_it_promises(store, run_id):

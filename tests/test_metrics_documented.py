@@ -11,9 +11,9 @@ import pytest
 from placer.grouping import Grouping
 from placer.mlflow_store import Store
 from placer.mlflow_trial_log import MLflowTrialLog
-from placer.reinforce import ReinforceConfig, ReinforceTrainer
 from placer.tracking_names import (
     CHECKPOINT,
+    EVALUATION_METRICS,
     EXPERIMENT,
     FIDELITY_METRICS,
     HEARTBEAT,
@@ -22,18 +22,21 @@ from placer.tracking_names import (
     LOGGED_TRIALS,
     METRICS,
     PID,
+    SEARCH_METRICS,
+    SPEED_METRICS,
     STAGE,
     TAGS,
     TRAINING_ARTIFACTS,
 )
 from placer.trial_table import top_placements
-from tests.policies import EVERYWHERE, TablePolicy
+from tests.test_trainers import TRAINERS, make_trainer
 from tests.tracking import ok, store, store_root
 
 __all__ = ["store", "store_root"]
 
 pytestmark = pytest.mark.slow
 
+TRAINING = "Metrics of a training"
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 
 
@@ -44,13 +47,22 @@ def explained(heading: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def run_id(store: Store) -> str:
-    """A training of three updates that fails once, with all that a training writes."""
+def run_ids(store: Store) -> dict[str, str]:
+    """A training of three updates by each trainer, with all that a training writes."""
+    return {kind: trained(store, kind) for kind in TRAINERS}
+
+
+@pytest.fixture(scope="module")
+def run_id(run_ids: dict[str, str]) -> str:
+    return run_ids["reinforce"]
+
+
+def trained(store: Store, kind: str) -> str:
+    """Train for three updates, the first two of which end in a failure; return the run's id."""
     key = uuid.uuid4().hex
 
     def one_more_update() -> str:
-        config = ReinforceConfig(failing_step_time_s=10.0, batch_size=4)
-        trainer = ReinforceTrainer(TablePolicy(EVERYWHERE), config)
+        trainer = make_trainer(kind, in_flight=2)
         with (
             store.training(key, name="documented", params={}, tags={}) as run,
             MLflowTrialLog(store, run.run_id) as log,
@@ -60,6 +72,7 @@ def run_id(store: Store) -> str:
             measured = [
                 dataclasses.replace(trial, measurement=ok(1.0 + sum(trial.device_of_group)))
                 for trial in trainer.ask()
+                if trial.update == trainer.update
             ]
             log.append(measured, trainer.tell(measured))
             log.save_checkpoint(trainer.checkpoint())
@@ -76,7 +89,10 @@ def run_id(store: Store) -> str:
 
 def test_the_page_explains_every_listed_metric_tag_and_artifact() -> None:
     assert explained("Metrics of a training").keys() == METRICS.keys()
+    assert explained("Metrics of an evaluation").keys() == EVALUATION_METRICS.keys()
     assert explained("Metrics of a fidelity measurement").keys() == FIDELITY_METRICS.keys()
+    assert explained("Metrics of a benchmark").keys() == SEARCH_METRICS.keys()
+    assert explained("Metrics of the simulator's speed").keys() == SPEED_METRICS.keys()
     assert explained("Tags").keys() == TAGS.keys()
     assert explained("Artifacts of a training").keys() == TRAINING_ARTIFACTS.keys()
 
@@ -96,10 +112,21 @@ def test_the_page_names_the_experiment() -> None:
     assert f"experiment `{EXPERIMENT}`" in PAGE
 
 
-def test_a_training_writes_the_listed_metrics_and_no_other(store: Store, run_id: str) -> None:
-    run = store.connection.client.get_run(run_id)
+def test_trainings_write_the_listed_metrics_and_no_other(
+    store: Store, run_ids: dict[str, str]
+) -> None:
+    runs = [store.connection.client.get_run(run_id) for run_id in run_ids.values()]
 
-    assert run.data.metrics.keys() == METRICS.keys()
+    assert set().union(*(run.data.metrics for run in runs)) == METRICS.keys()
+    for kind, run in zip(run_ids, runs, strict=True):
+        of_others = [name for name in METRICS if other_trainer(kind, name)]
+        assert not set(of_others) & run.data.metrics.keys()
+
+
+def other_trainer(kind: str, metric: str) -> bool:
+    """Return whether the page says that a metric is of other trainers than this one."""
+    named = re.findall("[Tt]rainers? `([a-z-]+)`(?: and `([a-z-]+)`)?", explained(TRAINING)[metric])
+    return bool(named) and kind not in named[0]
 
 
 def test_a_training_writes_listed_tags_only(store: Store, run_id: str) -> None:

@@ -6,11 +6,16 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from placer.report import Report, answer, gibibytes, seconds, speedup
+from placer.bounds import Bound
+from placer.report import Report, answer, bound_sentence, gibibytes, seconds, speedup
 from tests.builders import result_row as row
 
 
-def report(rows: list[dict[str, Any]], figures: dict[str, Figure] | None = None) -> Report:
+def report(
+    rows: list[dict[str, Any]],
+    figures: dict[str, Figure] | None = None,
+    bound: Bound | None = None,
+) -> Report:
     return Report(
         graph="rnnlm-small",
         topology="local",
@@ -18,6 +23,7 @@ def report(rows: list[dict[str, Any]], figures: dict[str, Figure] | None = None)
         device_names=["cpu:0", "cpu:1"],
         figures=figures or {},
         facts={"seed": "7", "graph fingerprint": "0123"},
+        bound=bound,
     )
 
 
@@ -171,6 +177,35 @@ def test_measured_columns_appear_only_where_something_was_measured():
     assert "<th>measured</th>" not in simulated
     assert "<th>measured</th>" in measured
     assert "400 ms" in measured
+
+
+def test_the_bound_is_told_with_its_name_and_the_distance_to_it():
+    bound = Bound("cut", 0.4)
+
+    assert bound_sentence(bound, 0.25) == (
+        "no placement takes less than 400 ms (cut), this one is 25.0% above"
+    )
+    assert bound_sentence(bound, None) == "no placement takes less than 400 ms (cut)"
+
+
+def test_the_bound_is_said_to_be_none_of_measured_step_times():
+    text = bound_sentence(Bound("work", 0.4), 0.25, measured=True)
+
+    assert text == (
+        "simulated, no placement takes less than 400 ms (work), this one is 25.0% above;"
+        " measured step times have no bound"
+    )
+
+
+def test_the_page_shows_the_bound_and_how_far_each_row_is_above_it():
+    rows = [row("metis", gap=0.125), row("single a", gap=None)]
+    page = report(rows, bound=Bound("work", 0.4)).html()
+
+    assert (
+        "Lower bound: no placement takes less than 400 ms (work), this one is 12.5% above." in page
+    )
+    assert "<td>12.5%</td>" in page
+    assert "Lower bound" not in report(rows).html()
 
 
 def test_text_from_outside_cannot_become_markup():

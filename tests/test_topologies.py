@@ -321,7 +321,15 @@ EXPECTED = {
 
 
 def test_the_package_describes_these_machines() -> None:
-    assert packaged_topologies() == sorted(EXPECTED)
+    assert packaged_topologies() == sorted([*EXPECTED, "4xequal"])
+
+
+def test_the_setting_of_the_published_graphs_is_four_equal_devices() -> None:
+    topology = load_topology("4xequal")
+
+    assert (topology.num_devices, topology.is_reference) == (4, True)
+    assert set(topology.links.values()) == {Link(7.6e9, 25e-6)}
+    assert set(topology.memory_bytes.tolist()) == {UNLIMITED_BYTES}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -1,7 +1,8 @@
 """All heuristics that apply to a profile, by name."""
 
+import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from placer.errors import InfeasibleError
 from placer.grouping import Grouping
@@ -15,21 +16,25 @@ from placer.profile import Profile
 
 _LOGGER = logging.getLogger(__name__)
 
+HEURISTICS = (
+    "expert", "metis", "scotch", "m-topo", "m-etf", "m-sct", "heft", "round-robin", "random",
+)  # fmt: skip
+"""Names of the heuristics, beside those of single devices, which a topology names."""
 
-def heuristic_placements(
+
+def heuristic_rules(
     profile: Profile, grouping: Grouping, *, seed: int = 0
-) -> dict[str, Actions]:
-    """Return the actions, ``[G]``, of every heuristic that applies, by its name.
+) -> dict[str, Callable[[], Actions]]:
+    """Return every heuristic by its name: called, it returns its actions, ``[G]``.
 
-    The names are ``"single gpu:0"`` and so on for each device, ``"expert"``, ``"metis"``,
-    ``"scotch"``, ``"m-topo"``, ``"m-etf"``, ``"m-sct"``, ``"heft"``, ``"round-robin"`` and
-    ``"random"``. Why one is left out is logged.
+    The names are ``"single gpu:0"`` and so on for each device, and ``HEURISTICS``. A rule
+    raises ``InfeasibleError`` if it does not apply.
     """
-    placements = {
-        f"single {device.name}": single_device(profile, grouping, index)
+    singles: dict[str, Callable[[], Actions]] = {
+        f"single {device.name}": functools.partial(single_device, profile, grouping, index)
         for index, device in enumerate(profile.topology.devices)
     }
-    rules: Mapping[str, Callable[[], Actions]] = {
+    return singles | {
         "expert": lambda: expert(profile, grouping),
         "metis": lambda: metis_min_cut(profile, grouping, seed=seed),
         "scotch": lambda: scotch_mapping(profile, grouping, seed=seed),
@@ -40,7 +45,17 @@ def heuristic_placements(
         "round-robin": lambda: round_robin(profile, grouping),
         "random": lambda: random_placement(profile, grouping, seed=seed),
     }
-    for name, rule in rules.items():
+
+
+def heuristic_placements(
+    profile: Profile, grouping: Grouping, *, seed: int = 0
+) -> dict[str, Actions]:
+    """Return the actions, ``[G]``, of every heuristic that applies, by its name.
+
+    The names are those of ``heuristic_rules``. Why one is left out is logged.
+    """
+    placements: dict[str, Actions] = {}
+    for name, rule in heuristic_rules(profile, grouping, seed=seed).items():
         try:
             placements[name] = rule()
         except InfeasibleError as error:

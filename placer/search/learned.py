@@ -3,6 +3,8 @@
 Array shapes: B placements, E elite placements, G groups.
 """
 
+import math
+
 import numpy as np
 
 from placer.graph import FloatArray
@@ -36,6 +38,15 @@ class Elite:
     def best(self) -> tuple[float, Actions]:
         """Cost and actions, ``[G]``, of the best."""
         return self._members[0]
+
+    def apart(self) -> list["Elite"]:
+        """Return each placement as the first of an elite of its own, the best first."""
+        elites = []
+        for cost, actions in self._members:
+            elite = Elite(self._size)
+            elite.add(actions[np.newaxis], np.array([cost]))
+            elites.append(elite)
+        return elites
 
     def add(self, actions: Actions, costs: FloatArray) -> bool:
         """Keep those that are among the best; return whether one is the best of all.
@@ -119,3 +130,28 @@ def climb(
         elite.add(proposed, costs)
         if costs[0] <= cost:
             cost, current = float(costs[0]), proposed[0]
+
+
+def race(space: SearchSpace, elite: Elite, *, num_steps: int, rng: np.random.Generator) -> Strategy:
+    """Climb from each of the best placements, and drop the slower half again and again.
+
+    Where a climb ends depends on where it begins more than on its length, and the best
+    beginning is not always that of the best end (successive halving, Karnin et al., 2013).
+
+    Args:
+        space: The placements.
+        elite: Where to begin; goes on to hold the best.
+        num_steps: How many neighbours are proposed in all, about.
+        rng: Of the neighbours.
+    """
+    climbers = elite.apart()
+    num_rounds = max(1, math.ceil(math.log2(len(climbers))))
+    while len(climbers) > 1:
+        share = num_steps // (num_rounds * len(climbers))
+        for climber in climbers:
+            yield from climb(space, climber, num_steps=share, rng=rng)
+        climbers.sort(key=lambda climber: climber.best[0])
+        for climber in climbers:
+            cost, actions = climber.best
+            elite.add(actions[np.newaxis], np.array([cost]))
+        del climbers[(len(climbers) + 1) // 2 :]

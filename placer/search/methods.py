@@ -12,24 +12,27 @@ import numpy as np
 from placer.environment import Environment
 from placer.errors import UnknownNameError
 from placer.grouping import Grouping
-from placer.heuristics import heuristic_placements, single_device
+from placer.heuristics import heuristic_placements, heuristic_rules, single_device
 from placer.heuristics.permitted import accelerators
 from placer.policies.locality import LocalityConfig, LocalityPolicy, placed_neighbors
 from placer.policy import Actions
 from placer.profile import Profile
 from placer.search.driver import SearchResult, Strategy, run_search
 from placer.search.genetic import genetic_algorithm
-from placer.search.learned import Elite, climb, policy_search
+from placer.search.learned import Elite, policy_search, race
 from placer.search.local import annealing, hill_climbing, random_search
 from placer.search.space import SearchSpace
 
 AUTO = "auto"
 """The default: everything together, within the evaluations that are given."""
 
+SINGLE = "single"
+"""Each device alone, one evaluation each."""
+
 _FIRST_CUTS = 8
 _STAY = 0.4
-_CLIMBED_FIRST = 0.3
-_REFINED = 128
+_RACED = 0.2
+_REFINED = 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +67,12 @@ class SearchProblem:
         first = int(accelerators(self.profile.topology)[0])
         return single_device(self.profile, self.grouping, first)
 
+    @property
+    def single_devices(self) -> Actions:
+        """All groups on each device in turn, ``[D, G]``."""
+        devices = range(self.profile.topology.num_devices)
+        return np.stack([single_device(self.profile, self.grouping, d) for d in devices])
+
     def policy(self, preferred: int) -> LocalityPolicy:
         """Return a fresh policy with a bias towards a device.
 
@@ -90,24 +99,27 @@ def search(
     """Search by a method of this name; heuristics are methods of one evaluation.
 
     Raises:
-        UnknownNameError: If there is no such method, or no such heuristic for this profile.
+        UnknownNameError: If there is no such method.
         InvalidValueError: If ``num_trials`` is not positive.
-        InfeasibleError: If a group has no permitted device.
+        InfeasibleError: If a group has no permitted device, or the heuristic does not apply.
     """
     problem = SearchProblem(profile, grouping, num_trials, seed)
+    rules = heuristic_rules(profile, grouping, seed=seed)
     if method in METHODS:
         strategy = METHODS[method](problem)
-    elif method in problem.heuristics:
-        strategy = _fixed(problem.heuristics[method])
+    elif method == SINGLE:
+        strategy = _fixed(problem.single_devices)
+    elif method in rules:
+        strategy = _fixed(rules[method]()[np.newaxis])
     else:
-        raise UnknownNameError("search method", method, [*METHODS, *problem.heuristics])
+        raise UnknownNameError("search method", method, [*METHODS, SINGLE, *rules])
     return run_search(
         strategy, problem.space, profile, grouping, environment, num_trials=num_trials
     )
 
 
 def _fixed(actions: Actions) -> Strategy:
-    yield actions[np.newaxis]
+    yield actions
 
 
 def _genetic(problem: SearchProblem) -> Strategy:
@@ -120,13 +132,12 @@ def _policy(problem: SearchProblem) -> Strategy:
 
 
 def _auto(problem: SearchProblem) -> Strategy:
-    """All heuristics, then a climb from the best, then a policy and a climber in turns."""
+    """All heuristics, then a race from the best, then a policy and a climber in turns."""
     space, elite = problem.space, Elite()
     known = np.stack(list(problem.heuristics.values()))
     elite.add(space.canonical(known), (yield known))
     rng = np.random.default_rng([problem.seed, 2])
-    num_steps = int(_CLIMBED_FIRST * problem.num_trials)
-    yield from climb(space, elite, num_steps=num_steps, rng=rng)
+    yield from race(space, elite, num_steps=int(_RACED * problem.num_trials), rng=rng)
     preferred = int(np.bincount(elite.best[1]).argmax())
     policy = problem.policy(preferred)
     yield from policy_search(policy, space, elite, seed=problem.seed, refined=_REFINED)

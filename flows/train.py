@@ -28,6 +28,7 @@ from placer.features import group_features
 from placer.figures import learning_curve
 from placer.mlflow_store import OpenRun, Store, open_store
 from placer.policies.first_groups import units_of
+from placer.policies.graph import pretrained
 from placer.policy import Policy
 from placer.ppo import PpoConfig, PpoTrainer
 from placer.profile import Profile
@@ -151,7 +152,9 @@ def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> Ba
         "baseline_decay": settings.baseline_decay,
         "runnable_only_after": settings.runnable_only_after,
         # A policy that knows something would learn to repeat whatever it draws first.
-        "start_from_failing": settings.warm_start is None and settings.warm_start_run is None,
+        "start_from_failing": settings.policy.network != "graph"
+        and settings.warm_start is None
+        and settings.warm_start_run is None,
     }
     if settings.trainer == "ppo":
         return PpoTrainer(policy, PpoConfig(**shared, **settings.ppo.model_dump()))
@@ -159,7 +162,9 @@ def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> Ba
 
 
 def _policy(inputs: GroupedInputs, settings: TrainSettings) -> Policy:
-    """Return the untrained network of the settings' name."""
+    """Return the network of the settings' name, as it is before the first trial."""
+    if settings.policy.network == "graph":
+        return pretrained(inputs.profile, inputs.grouping)
     with quiet_start():
         from placer.policies.hierarchical import HierarchicalConfig, HierarchicalPolicy
         from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy

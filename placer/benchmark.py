@@ -23,10 +23,12 @@ from placer.grouping import Grouping
 from placer.heuristics import HEURISTICS
 from placer.paper import paper_step_times_s
 from placer.profile import Profile
-from placer.search.methods import METHODS, SINGLE, search
+from placer.search.methods import METHODS, SINGLE, ZERO_SHOT, search
 from placer.simulator import SimulatedEnvironment, Simulator
 
-BENCHMARK_METHODS = tuple(dict.fromkeys((*reversed(tuple(METHODS)), SINGLE, *HEURISTICS)))
+BENCHMARK_METHODS = tuple(
+    dict.fromkeys((*reversed(tuple(METHODS)), ZERO_SHOT, SINGLE, *HEURISTICS))
+)
 """Every method that any graph has: searches first, ``auto`` before all, then heuristics."""
 
 CURVE_POINTS = 100

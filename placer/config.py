@@ -15,7 +15,7 @@ WorkloadName = Literal["rnnlm", "nmt", "inception_v3", "resnet50", "transformer"
 WorkloadSize = Literal["small", "paper"]
 TrainingEnvironment = Literal["simulated", "real", "staged"]
 TrainerName = Literal["reinforce", "ppo", "cross-entropy"]
-NetworkName = Literal["seq2seq", "hierarchical"]
+NetworkName = Literal["seq2seq", "hierarchical", "graph"]
 
 LOCAL = "local"
 """The topology of this very machine: measured, not described."""
@@ -105,9 +105,10 @@ class PolicySettings(Settings):
 
     network: NetworkName = Field(
         "seq2seq",
-        description="'seq2seq' as in the paper, or 'hierarchical': a learned grouper and a"
-        " placer (Mirhoseini et al., 2018); it groups the groups again, so let them be many:"
-        " max_groups of 1,000 or more",
+        description="'seq2seq' as in the paper; 'hierarchical', a learned grouper and a placer"
+        " (Mirhoseini et al., 2018), which groups the groups again, so let them be many:"
+        " max_groups of 1,000 or more; or 'graph', trained before on other graphs, which has"
+        " sizes and rates of its own and takes none of the settings below",
     )
     hidden_size: int = Field(
         128, ge=4, le=4096, description="Units of each LSTM (the authors' later controller: 512)"

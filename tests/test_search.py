@@ -1,5 +1,6 @@
 """Strategies, and the driver that measures what they propose."""
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -13,9 +14,10 @@ from placer.errors import InfeasibleError, InvalidValueError, UnknownNameError
 from placer.group_ops import group_ops
 from placer.grouping import Grouping
 from placer.placement import Placement
+from placer.policies.graph import pretrained
 from placer.profile import OpCosts, Profile
 from placer.search.driver import run_search
-from placer.search.learned import Elite, advantages
+from placer.search.learned import Elite, advantages, race
 from placer.search.local import annealing, hill_climbing
 from placer.search.methods import METHODS, search
 from placer.search.space import SearchSpace, interchangeable_devices
@@ -142,6 +144,43 @@ def test_a_heuristic_is_a_method_of_one_evaluation():
 
     assert found.num_evaluations == 1
     assert found.device_of_group == (0, 1, 0, 1)
+
+
+def test_zero_shot_is_the_likeliest_placement_of_the_pretrained_policy():
+    profile = msr_profile("gnmt_training")
+    grouping = group_ops(profile).grouping
+
+    found = search("zero-shot", profile, grouping, simulated(profile), num_trials=9)
+
+    assert found.num_evaluations == 1
+    likeliest = SearchSpace(profile, grouping).canonical(
+        pretrained(profile, grouping).greedy()[np.newaxis]
+    )
+    assert found.device_of_group == tuple(likeliest[0].tolist())
+
+
+def test_a_race_ends_with_the_fastest_of_its_climbers():
+    # The optimum is one move away from either start. Two climbers share 200 steps.
+    profile = two_chains()
+    space = SearchSpace(profile, alone(profile))
+    elite = Elite()
+    starts = np.array([[0, 1, 1, 1], [0, 0, 1, 1]], dtype=np.int32)
+    elite.add(starts, np.array([3.0, 2.0]))
+
+    def cost_of(actions):
+        return 1.0 if actions.tolist() == [0, 1, 0, 1] else 2.5
+
+    strategy = race(space, elite, num_steps=200, rng=np.random.default_rng(0))
+    proposed = next(strategy)
+    num_steps = 1
+    with contextlib.suppress(StopIteration):
+        while True:
+            proposed = strategy.send(np.array([cost_of(proposed[0])]))
+            num_steps += 1
+
+    assert num_steps == 200
+    assert elite.best[0] == 1.0
+    assert elite.best[1].tolist() == [0, 1, 0, 1]
 
 
 def test_a_heuristic_is_all_that_is_computed_of_the_heuristics(monkeypatch):

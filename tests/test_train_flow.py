@@ -24,6 +24,7 @@ from placer.files import save_profile
 from placer.heuristics import heuristic_placements
 from placer.mlflow_store import Store, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
+from placer.policies.graph import pretrained
 from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy
 from placer.warm_start import restore_policy
 from tests.agents import running_agent
@@ -196,3 +197,15 @@ def test_the_network_is_chosen_by_name(store, grouping_run):
         arrays = log.load_checkpoint().arrays
     assert arrays["grouper/logits"].shape[1] == 2
     assert len(trials_of(store, run_id)) == TRAIN.trials
+
+
+def test_the_graph_network_starts_from_what_it_learned_elsewhere(store, grouping_run):
+    graph = POLICY.model_dump() | {"network": "graph"}
+
+    run_id = train(grouping_run, changed(policy=graph))
+
+    inputs = read_grouping(store, grouping_run)
+    first = pretrained(inputs.profile, inputs.grouping).sample(TRAIN.seed, np.arange(1))
+    trials = trials_of(store, run_id)
+    assert len(trials) == TRAIN.trials
+    assert trials[0].device_of_group == tuple(first[0].tolist())

@@ -62,8 +62,7 @@ class HierarchicalConfig:
 
     Attributes:
         unit_groups: Groups of units at most, K (the paper: 256, for graphs of up to 80,000
-            ops); each has a leader, and the others follow. What first groups cannot
-            express is learned slowly: with 16 for 96 units the policy hardly left one device.
+            ops); each has a leader, and the others follow.
         hidden_size: Units of the grouper's hidden layer (the paper: 64) and of the
             placer's (the paper: 512).
         attention_size: Units of the attention.
@@ -71,8 +70,8 @@ class HierarchicalConfig:
         logit_bound: C of ``C · tanh(x / T)``, the placer network's share of a logit.
         logit_temperature: T of the same.
         entropy_bonus: Weight of the entropy, summed over units, in the objective. With
-            0.02 the last placements are better still, but one training of three on GNMT
-            with 64 groups settled on one device.
+            0.02 the last placements of GNMT were better, but one training in twelve settled
+            on one device.
         learning_rate: Of Adam.
         gradient_clip_norm: Bound of the gradient's global norm (the paper: 1.0).
         locality_prior: Initial logit, learned from there for each group, in favour of the

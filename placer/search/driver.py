@@ -25,7 +25,7 @@ The cost of a placement that runs is its step time. That of one that does not is
 failing signal, the further the more memory it lacks.
 """
 
-_MOST_KNOWN_IN_A_ROW = 20_000
+_MOST_KNOWN_IN_A_ROW = 4_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

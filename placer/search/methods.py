@@ -14,12 +14,13 @@ from placer.errors import UnknownNameError
 from placer.grouping import Grouping
 from placer.heuristics import heuristic_placements, heuristic_rules, single_device
 from placer.heuristics.permitted import accelerators
+from placer.policies.graph import GraphPolicy, pretrained
 from placer.policies.locality import LocalityConfig, LocalityPolicy, placed_neighbors
 from placer.policy import Actions
 from placer.profile import Profile
 from placer.search.driver import SearchResult, Strategy, run_search
 from placer.search.genetic import genetic_algorithm
-from placer.search.learned import Elite, policy_search, race
+from placer.search.learned import BATCH_SIZE, Elite, policy_search, race
 from placer.search.local import annealing, hill_climbing, random_search
 from placer.search.space import SearchSpace
 
@@ -28,6 +29,9 @@ AUTO = "auto"
 
 SINGLE = "single"
 """Each device alone, one evaluation each."""
+
+ZERO_SHOT = "zero-shot"
+"""What the policy that was trained on other graphs does at first, one evaluation."""
 
 _FIRST_CUTS = 8
 _STAY = 0.4
@@ -73,6 +77,11 @@ class SearchProblem:
         devices = range(self.profile.topology.num_devices)
         return np.stack([single_device(self.profile, self.grouping, d) for d in devices])
 
+    @functools.cached_property
+    def pretrained(self) -> GraphPolicy:
+        """The policy that was trained on other graphs."""
+        return pretrained(self.profile, self.grouping)
+
     def policy(self, preferred: int) -> LocalityPolicy:
         """Return a fresh policy with a bias towards a device.
 
@@ -109,10 +118,12 @@ def search(
         strategy = METHODS[method](problem)
     elif method == SINGLE:
         strategy = _fixed(problem.single_devices)
+    elif method == ZERO_SHOT:
+        strategy = _fixed(problem.pretrained.greedy()[np.newaxis])
     elif method in rules:
         strategy = _fixed(rules[method]()[np.newaxis])
     else:
-        raise UnknownNameError("search method", method, [*METHODS, SINGLE, *rules])
+        raise UnknownNameError("search method", method, [*METHODS, SINGLE, ZERO_SHOT, *rules])
     return run_search(
         strategy, problem.space, profile, grouping, environment, num_trials=num_trials
     )
@@ -131,15 +142,23 @@ def _policy(problem: SearchProblem) -> Strategy:
     return policy_search(problem.policy(preferred), problem.space, Elite(), seed=problem.seed)
 
 
+def _graph_policy(problem: SearchProblem) -> Strategy:
+    return policy_search(problem.pretrained, problem.space, Elite(), seed=problem.seed)
+
+
 def _auto(problem: SearchProblem) -> Strategy:
-    """All heuristics, then a race from the best, then a policy and a climber in turns."""
-    space, elite = problem.space, Elite()
-    known = np.stack(list(problem.heuristics.values()))
+    """Everything together.
+
+    First what costs an evaluation each: all heuristics, and what a policy that was trained on other
+    graphs would do. Then a race from the best of these, and then the policy, which
+    learns from all that was found, and a climber in turns.
+    """
+    space, elite, policy = problem.space, Elite(), problem.pretrained
+    sampled = policy.sample(problem.seed, np.arange(BATCH_SIZE))
+    known = np.stack([*problem.heuristics.values(), policy.greedy(), *sampled])
     elite.add(space.canonical(known), (yield known))
     rng = np.random.default_rng([problem.seed, 2])
     yield from race(space, elite, num_steps=int(_RACED * problem.num_trials), rng=rng)
-    preferred = int(np.bincount(elite.best[1]).argmax())
-    policy = problem.policy(preferred)
     yield from policy_search(policy, space, elite, seed=problem.seed, refined=_REFINED)
 
 
@@ -153,6 +172,7 @@ METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {
     ),
     "genetic": _genetic,
     "policy": _policy,
+    "graph-policy": _graph_policy,
     AUTO: _auto,
 }
 """Strategies by name, beside the heuristics."""

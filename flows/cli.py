@@ -21,6 +21,7 @@ from placer.config import (
     FidelitySettings,
     GroupSettings,
     MeasureFidelitySettings,
+    NetworkName,
     OptimizeSettings,
     ProfileSettings,
     TrainerName,
@@ -96,6 +97,13 @@ TrainerOption = Annotated[
         help="How the policy learns: 'reinforce' (as in the paper), 'ppo' or 'cross-entropy'.",
     ),
 ]
+NetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        help="The policy: 'seq2seq' (the paper's), 'hierarchical', or 'graph' (pretrained).",
+    ),
+]
 InFlight = Annotated[
     int,
     typer.Option(help="Batches proposed before the first is learned from; above 1: asynchronous."),
@@ -131,6 +139,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
     real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
+    network: NetworkOption = _TRAIN.policy.network,
     trainer: TrainerOption = _TRAIN.trainer,
     in_flight: InFlight = _TRAIN.in_flight,
     warm_start: WarmStart = None,
@@ -151,6 +160,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
             real_trials=real_trials,
             seed=seed,
             batch_size=batch_size,
+            network=network,
             trainer=trainer,
             in_flight=in_flight,
             warm_start=warm_start,
@@ -212,6 +222,7 @@ def train(  # noqa: PLR0913 - options of a training
     real_trials: RealTrials = _TRAIN.real_trials,
     seed: Seed = _TRAIN.seed,
     batch_size: Batch = _TRAIN.batch_size,
+    network: NetworkOption = _TRAIN.policy.network,
     trainer: TrainerOption = _TRAIN.trainer,
     in_flight: InFlight = _TRAIN.in_flight,
     warm_start: WarmStart = None,
@@ -226,6 +237,7 @@ def train(  # noqa: PLR0913 - options of a training
         real_trials=real_trials,
         seed=seed,
         batch_size=batch_size,
+        network=network,
         trainer=trainer,
         in_flight=in_flight,
         warm_start=warm_start,
@@ -458,10 +470,19 @@ def _profile_settings(
     )
 
 
-def _train_settings(*, environment: str, trainer: str, **others: Any) -> TrainSettings:
+def _train_settings(
+    *, environment: str, network: str, trainer: str, **others: Any
+) -> TrainSettings:
     _check_name("environment", environment, TrainingEnvironment)
+    _check_name("network", network, NetworkName)
     _check_name("trainer", trainer, TrainerName)
-    return checked(TrainSettings, environment=environment, trainer=trainer, **others)
+    return checked(
+        TrainSettings,
+        environment=environment,
+        trainer=trainer,
+        policy={"network": network},
+        **others,
+    )
 
 
 def _check_name(what: str, name: str, known: Any) -> None:

@@ -233,6 +233,8 @@ def test_an_op_that_no_device_can_run_is_named(placer, tmp_path, uniform):
         (("--trials", "0"), ("trials", "greater than or equal to 1", "0")),
         (("--seed", "-1"), ("seed", "-1")),
         (("--environment", "reel"), ("unknown environment 'reel'", "did you mean 'real'?")),
+        (("--network", "grap"), ("unknown network 'grap'", "did you mean 'graph'?")),
+        (("--trainer", "pp"), ("unknown trainer 'pp'", "did you mean 'ppo'?")),
         (("--environment", "staged", "--real-trials", "0"), ("real_trials", "0")),
         (("--set", "batch_size"), ("NAME=WHOLE_NUMBER", "'batch_size'")),
         (("--set", "batch_size=many"), ("NAME=WHOLE_NUMBER", "'batch_size=many'")),

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -31,7 +31,7 @@ from placer.reinforce import ReinforceConfig, ReinforceTrainer, failing_step_tim
 from placer.simulator import SimulatedEnvironment, Simulator
 from placer.training import train
 
-_TRAINERS = {
+_TRAINERS: dict[str, tuple[type[Any], type[Any]]] = {
     "reinforce": (ReinforceTrainer, ReinforceConfig),
     "ppo": (PpoTrainer, PpoConfig),
     "cross-entropy": (CrossEntropyTrainer, CrossEntropyConfig),
@@ -58,7 +58,7 @@ class Clock:
     """Adds up the seconds that named methods take."""
 
     def __init__(self) -> None:
-        self.spent_s: collections.Counter[str] = collections.Counter()
+        self.spent_s: collections.defaultdict[str, float] = collections.defaultdict(float)
 
     def watch(self, thing: object, method: str, name: str) -> None:
         """Count the time of an object's method under a name."""

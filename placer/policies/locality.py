@@ -16,7 +16,7 @@ Array shapes: B placements, G groups, D devices, E pairs of neighbours.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,13 +25,12 @@ from placer.compiled import compiled
 from placer.errors import InvalidValueError
 from placer.graph import BoolArray, FloatArray
 from placer.grouping import Grouping
+from placer.policies.adam import Adam
 from placer.policy import Actions, check_state
 from placer.policy_gradient import gumbel_noise, reinforce_loss
 from placer.profile import Profile
 from placer.traffic import group_traffic
 
-_ADAM_DECAYS = (0.9, 0.999)
-_ADAM_EPSILON = 1e-8
 _compiled = compiled(error_model="numpy")
 
 
@@ -151,9 +150,7 @@ class LocalityPolicy:
             "stay": np.full(num_groups, float(config.stay)),
             "pull": np.full(num_groups, float(config.pull)),
         }
-        self._means = {name: np.zeros_like(value) for name, value in self._parameters.items()}
-        self._squares = {name: np.zeros_like(value) for name, value in self._parameters.items()}
-        self._num_updates = 0
+        self._adam = Adam(self._parameters, dict.fromkeys(self._parameters, config.learning_rate))
 
     def sample(self, seed: int, trial_numbers: npt.NDArray[np.int64]) -> Actions:
         """Return one action a group for each trial, ``[B, G]``; see ``Policy.sample``."""
@@ -181,19 +178,17 @@ class LocalityPolicy:
         weight = self._config.entropy_bonus
         followed = self._followed(actions, np.asarray(advantages, dtype=np.float64), weight)
         gradients = {name: getattr(followed, name) for name in self._parameters}
-        self._climb(gradients)
+        norm = self._adam.climb(gradients)
         bonus = weight * float(followed.entropies.sum(axis=1).mean())
         return {
             "loss": reinforce_loss(followed.log_probs, advantages) - bonus,
             "entropy": float(followed.entropies.mean()),
-            "gradient_norm": float(np.sqrt(sum((g**2).sum() for g in gradients.values()))),
+            "gradient_norm": norm,
         }
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all variables of policy and optimiser, by name."""
-        return {"num_updates": np.array(self._num_updates)} | {
-            name: variable.copy() for name, variable in self._variables().items()
-        }
+        return {name: variable.copy() for name, variable in self._variables().items()}
 
     def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
         """Set all variables to what ``state`` returned.
@@ -202,22 +197,12 @@ class LocalityPolicy:
             InvalidValueError: If a name or shape differs.
         """
         variables = self._variables()
-        shapes = {name: variable.shape for name, variable in variables.items()}
-        check_state(state, {"num_updates": (), **shapes})
+        check_state(state, {name: variable.shape for name, variable in variables.items()})
         for name, variable in variables.items():
-            variable[:] = state[name]
-        self._num_updates = int(state["num_updates"])
+            variable[...] = state[name]
 
-    def _variables(self) -> dict[str, FloatArray]:
-        return {
-            f"{kind}{name}": variable
-            for kind, variables in (
-                ("", self._parameters),
-                ("adam/mean/", self._means),
-                ("adam/square/", self._squares),
-            )
-            for name, variable in variables.items()
-        }
+    def _variables(self) -> dict[str, npt.NDArray[Any]]:
+        return {**self._parameters, **self._adam.state()}
 
     def _model(self) -> _Model:
         return _Model(
@@ -244,17 +229,6 @@ class LocalityPolicy:
         actions = np.ascontiguousarray(actions, dtype=np.int32)
         _follow(self._model(), actions, advantages, entropy_bonus, followed)
         return followed
-
-    def _climb(self, gradients: Mapping[str, FloatArray]) -> None:
-        self._num_updates += 1
-        first, second = _ADAM_DECAYS
-        for name, gradient in gradients.items():
-            mean, square = self._means[name], self._squares[name]
-            mean += (1 - first) * (gradient - mean)
-            square += (1 - second) * (gradient**2 - square)
-            unbiased = mean / (1 - first**self._num_updates)
-            scale = np.sqrt(square / (1 - second**self._num_updates)) + _ADAM_EPSILON
-            self._parameters[name] += self._config.learning_rate * unbiased / scale
 
 
 @_compiled

@@ -3,7 +3,7 @@
 Array shapes: B placements, G groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -67,4 +67,24 @@ def check_state(
             raise InvalidValueError(
                 f"the state is of another policy: {name!r} must have shape {shape},"
                 f" got {state[name].shape}"
+            )
+
+
+def check_settings(
+    config: object, *, positive: Iterable[str] = (), not_negative: Iterable[str] = ()
+) -> None:
+    """Check that fields of a policy's settings are finite, and positive or not negative.
+
+    Raises:
+        InvalidValueError: If one is not; the message names it.
+    """
+    for field in positive:
+        if not 0 < getattr(config, field) < np.inf:
+            raise InvalidValueError(
+                f"{field} must be positive and finite, got {getattr(config, field)}"
+            )
+    for field in not_negative:
+        if not 0 <= getattr(config, field) < np.inf:
+            raise InvalidValueError(
+                f"{field} must be finite and not negative, got {getattr(config, field)}"
             )

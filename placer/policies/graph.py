@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placer.errors import InvalidValueError
 from placer.graph import FloatArray
 from placer.grouping import Grouping
 from placer.policies.adam import Adam
@@ -36,7 +35,7 @@ from placer.policies.graph_model import (
     sampled,
 )
 from placer.policies.graph_problem import GraphProblem
-from placer.policy import Actions, check_state
+from placer.policy import Actions, check_settings, check_state
 from placer.policy_gradient import gumbel_noise, reinforce_loss
 from placer.profile import Profile
 
@@ -59,15 +58,11 @@ class GraphConfig:
     entropy_bonus: float = 0.02
 
     def __post_init__(self) -> None:
-        for field in ("own_learning_rate", "shared_learning_rate", "largest_gradient"):
-            if not 0 < getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be positive and finite, got {getattr(self, field)}"
-                )
-        if not 0 <= self.entropy_bonus < np.inf:
-            raise InvalidValueError(
-                f"entropy_bonus must be finite and not negative, got {self.entropy_bonus}"
-            )
+        check_settings(
+            self,
+            positive=("own_learning_rate", "shared_learning_rate", "largest_gradient"),
+            not_negative=("entropy_bonus",),
+        )
 
 
 DEFAULT_CONFIG = GraphConfig()

@@ -35,7 +35,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from placer.errors import InvalidValueError
 from placer.graph import FloatArray
 from placer.policies.first_groups import FirstGroups, Units, first_groups
 from placer.policies.tensorflow_policy import (
@@ -44,6 +43,7 @@ from placer.policies.tensorflow_policy import (
     TensorFlowPolicy,
     glorot_uniform,
 )
+from placer.policy import check_settings
 
 STRAY = 1e-4
 """Share of each unit that is spread evenly over all devices."""
@@ -95,26 +95,21 @@ class HierarchicalConfig:
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        for field in (
-            "unit_groups",
-            "hidden_size",
-            "attention_size",
-            "embedding_size",
-            "logit_bound",
-            "logit_temperature",
-            "learning_rate",
-            "gradient_clip_norm",
-            "strays",
-        ):
-            if not 0 < getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be positive and finite, got {getattr(self, field)}"
-                )
-        for field in ("entropy_bonus", "locality_prior"):
-            if not 0 <= getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be finite and not negative, got {getattr(self, field)}"
-                )
+        check_settings(
+            self,
+            positive=(
+                "unit_groups",
+                "hidden_size",
+                "attention_size",
+                "embedding_size",
+                "logit_bound",
+                "logit_temperature",
+                "learning_rate",
+                "gradient_clip_norm",
+                "strays",
+            ),
+            not_negative=("entropy_bonus", "locality_prior"),
+        )
 
 
 class _Rows(NamedTuple):

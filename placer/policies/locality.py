@@ -26,7 +26,7 @@ from placer.errors import InvalidValueError
 from placer.graph import BoolArray, FloatArray
 from placer.grouping import Grouping
 from placer.policies.adam import Adam
-from placer.policy import Actions, check_state
+from placer.policy import Actions, check_settings, check_state
 from placer.policy_gradient import gumbel_noise, reinforce_loss
 from placer.profile import Profile
 from placer.traffic import group_traffic
@@ -78,16 +78,11 @@ class LocalityConfig:
     entropy_bonus: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in ("logit_bound", "learning_rate"):
-            if not 0 < getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be positive and finite, got {getattr(self, field)}"
-                )
-        for field in ("stay", "pull", "bias", "entropy_bonus"):
-            if not 0 <= getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be finite and not negative, got {getattr(self, field)}"
-                )
+        check_settings(
+            self,
+            positive=("logit_bound", "learning_rate"),
+            not_negative=("stay", "pull", "bias", "entropy_bonus"),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

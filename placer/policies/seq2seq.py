@@ -20,7 +20,6 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from placer.errors import InvalidValueError
 from placer.features import GroupFeatures
 from placer.graph import FloatArray
 from placer.policies.recurrent import additive_scores, lstm_states, lstm_step
@@ -30,6 +29,7 @@ from placer.policies.tensorflow_policy import (
     TensorFlowPolicy,
     glorot_uniform,
 )
+from placer.policy import check_settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,24 +71,19 @@ class Seq2SeqConfig:
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        for field in (
-            "hidden_size",
-            "attention_size",
-            "embedding_size",
-            "logit_bound",
-            "logit_temperature",
-            "learning_rate",
-            "gradient_clip_norm",
-        ):
-            if not 0 < getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be positive and finite, got {getattr(self, field)}"
-                )
-        for field in ("entropy_bonus", "locality_prior"):
-            if not 0 <= getattr(self, field) < np.inf:
-                raise InvalidValueError(
-                    f"{field} must be finite and not negative, got {getattr(self, field)}"
-                )
+        check_settings(
+            self,
+            positive=(
+                "hidden_size",
+                "attention_size",
+                "embedding_size",
+                "logit_bound",
+                "logit_temperature",
+                "learning_rate",
+                "gradient_clip_norm",
+            ),
+            not_negative=("entropy_bonus", "locality_prior"),
+        )
 
 
 class Seq2SeqPolicy(TensorFlowPolicy):

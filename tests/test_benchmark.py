@@ -123,7 +123,9 @@ def test_every_method_of_a_benchmark_can_be_searched_with():
 
 
 def test_an_unknown_method_is_told_with_all_that_are_known():
-    with pytest.raises(InvalidValueError, match="unknown method 'metys'; known: auto, graph-policy, "):
+    with pytest.raises(
+        InvalidValueError, match="unknown method 'metys'; known: auto, graph-policy, "
+    ):
         check_methods(["auto", "metys"])
 
 

@@ -117,6 +117,10 @@ WarmStartRun = Annotated[
 ]
 Rounds = Annotated[int, typer.Option(help="Timed steps of each placement on real devices.")]
 Learned = Annotated[int, typer.Option("--learned", help="Learned placements to judge at most.")]
+SearchTrials = Annotated[
+    int,
+    typer.Option(help="Simulated evaluations of the search that is judged as well; 0: no search."),
+]
 
 _TRAIN = TrainSettings()
 _EVALUATE = EvaluateSettings()
@@ -145,6 +149,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
     warm_start: WarmStart = None,
     warm_start_run: WarmStartRun = None,
     learned: Learned = _EVALUATE.num_learned,
+    search_trials: SearchTrials = _EVALUATE.search_trials,
     rounds: Rounds = _EVALUATE.rounds,
     out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
     json_file: JsonFile = None,
@@ -166,7 +171,7 @@ def optimize(  # noqa: PLR0913 - options of the main job
             warm_start=warm_start,
             warm_start_run=warm_start_run,
         ),
-        evaluate=checked(EvaluateSettings, num_learned=learned, rounds=rounds),
+        evaluate=_evaluate_settings(learned, search_trials, rounds),
     )
     start(verbose)
     from flows.optimize import optimize as flow
@@ -255,13 +260,14 @@ def evaluate(
     *,
     training_run: Annotated[str, typer.Option("--training", help="Run id of a training.")],
     learned: Learned = _EVALUATE.num_learned,
+    search_trials: SearchTrials = _EVALUATE.search_trials,
     rounds: Rounds = _EVALUATE.rounds,
     out: Annotated[Path | None, typer.Option(help="Also write the placement here.")] = None,
     json_file: JsonFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Judge a training's placements beside the heuristics; on real devices where they are."""
-    settings = checked(EvaluateSettings, num_learned=learned, rounds=rounds)
+    settings = _evaluate_settings(learned, search_trials, rounds)
     start(verbose)
     from flows.evaluate import evaluate as flow
     from flows.results import show_evaluation
@@ -467,6 +473,12 @@ def _profile_settings(
         graph=graph,
         topology=topology,
         cluster=cluster,
+    )
+
+
+def _evaluate_settings(learned: int, search_trials: int, rounds: int) -> EvaluateSettings:
+    return checked(
+        EvaluateSettings, num_learned=learned, search_trials=search_trials, rounds=rounds
     )
 
 

@@ -23,15 +23,17 @@ from flows.stages import (
 )
 from placer.bounds import lower_bound
 from placer.config import EvaluateSettings
-from placer.environment import REAL
-from placer.evaluation import Evaluation, candidates
+from placer.environment import REAL, Environment
+from placer.evaluation import SEARCHED, Evaluation, candidates
 from placer.evaluation import evaluate as judge
 from placer.figures import device_load, learning_curve, step_times
 from placer.files import save_placement, write_json
 from placer.heuristics import heuristic_placements
 from placer.mlflow_store import OpenRun, open_store
+from placer.policy import Actions
 from placer.profile import CALIBRATION_PLACEMENTS
 from placer.report import Report
+from placer.search.methods import AUTO, search
 from placer.simulator import SimulatedEnvironment, Simulator
 from placer.tracking_names import EVALUATION_BOUND, EVALUATION_GAP, METHOD, TRAINING_RUN
 from placer.trials import Trial
@@ -48,12 +50,13 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     from placer.mlflow_trial_log import MLflowTrialLog
 
     trials = MLflowTrialLog(store, training_run).trials()
-    heuristics = heuristic_placements(inputs.profile, inputs.grouping)
-    chosen = candidates(heuristics, trials, inputs.grouping, num_learned=settings.num_learned)
     simulator = Simulator(inputs.profile)
+    environment = SimulatedEnvironment(simulator)
+    untrained = heuristic_placements(inputs.profile, inputs.grouping)
+    untrained |= _searched(inputs, environment, settings.search_trials)
+    chosen = candidates(untrained, trials, inputs.grouping, num_learned=settings.num_learned)
     bound = lower_bound(inputs.profile, inputs.grouping)
     with real_environment(store, inputs) as real:
-        environment = SimulatedEnvironment(simulator)
         evaluation = judge(chosen, environment, real, rounds=settings.rounds, bound=bound)
     method = evaluation.best.candidate.method
     name = f"evaluate {inputs.graph_name} on {inputs.profile.topology.name}"
@@ -62,6 +65,18 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     with store.stage(EVALUATE, key, name=name, params=params, tags=tags) as run:
         _log_evaluation(run, inputs, evaluation, _figures(evaluation, trials, simulator))
     return run.run_id
+
+
+def _searched(
+    inputs: GroupedInputs, environment: Environment, num_trials: int
+) -> dict[str, Actions]:
+    """Return the placement that the search finds, ``[G]``, by its method; none if none fits."""
+    if num_trials == 0:
+        return {}
+    found = search(AUTO, inputs.profile, inputs.grouping, environment, num_trials=num_trials)
+    if found.device_of_group is None:
+        return {}
+    return {SEARCHED: np.array(found.device_of_group, dtype=np.int32)}
 
 
 def _figures(

@@ -307,6 +307,13 @@ class EvaluateSettings(Settings):
     """How the winner is found."""
 
     num_learned: int = Field(3, ge=0, le=100, description="Learned placements to judge at most")
+    search_trials: int = Field(
+        2000,
+        ge=0,
+        le=10_000_000,
+        description="Evaluations of the search in the simulation (`placer search --method auto`),"
+        " whose best placement is judged as well; 0: no search",
+    )
     rounds: int = Field(15, ge=3, le=10_000, description="Timed steps of each placement")
 
 

@@ -1,8 +1,8 @@
 """Evaluation: which of all placements tried is the best, and by how much.
 
-Every heuristic and the best learned placements are judged by the same environments. A
-placement that several methods found is judged once and credited to the simplest of
-them: heuristics come before the policy.
+Every heuristic, what the search found and the best learned placements are judged by the same
+environments. A placement that several methods found is judged once and credited to the simplest
+of them: heuristics come before the search, and the search before the policy.
 
 A speed-up that was measured comes with its interval of 95 %, from the rounds that both
 placements were timed in. Where it includes 1, there is no win to speak of. The winner was
@@ -30,6 +30,9 @@ SINGLE_DEVICE = "single "
 
 EXPERT = "expert"
 """The name of the hand-made placement."""
+
+SEARCHED = "search"
+"""The name of what the search found in the simulation."""
 
 
 class InterleavedEnvironment(Environment, Protocol):
@@ -123,25 +126,25 @@ class Evaluation:
 
 
 def candidates(
-    heuristics: Mapping[str, npt.NDArray[np.int32]],
+    untrained: Mapping[str, npt.NDArray[np.int32]],
     trials: Sequence[Trial],
     grouping: Grouping,
     *,
     num_learned: int,
 ) -> list[Candidate]:
-    """Return the heuristics and the best distinct learned placements, each placement once.
+    """Return what heuristics and search found and the best learned placements, each once.
 
     Trials measured on the real devices come before simulated ones, and what failed there is no
     candidate, however fast a simulation thinks it is.
 
     Args:
-        heuristics: Actions by method, ``[G]`` each.
+        untrained: Actions by method, ``[G]`` each, the simplest method first.
         trials: Measured trials of a training.
         grouping: Turns actions into placements.
         num_learned: How many of the policy's placements to take at most.
     """
     chosen: dict[Placement, Candidate] = {}
-    for method, actions in heuristics.items():
+    for method, actions in untrained.items():
         candidate = _candidate(method, actions.tolist(), grouping)
         chosen.setdefault(candidate.placement, candidate)
     limit = len(chosen) + num_learned

@@ -9,7 +9,7 @@ import pytest
 from placer.bounds import Bound
 from placer.environment import REAL, Measurement, Outcome
 from placer.errors import InfeasibleError
-from placer.evaluation import Candidate, Evaluation, Result, candidates, evaluate
+from placer.evaluation import SEARCHED, Candidate, Evaluation, Result, candidates, evaluate
 from placer.grouping import Grouping
 from placer.placement import Placement
 from placer.trials import Trial
@@ -83,6 +83,15 @@ def test_a_placement_that_a_heuristic_found_is_credited_to_the_heuristic():
     chosen = candidates(heuristics, trials, TWO_GROUPS, num_learned=3)
 
     assert [c.method for c in chosen] == ["single a", "policy (trial 1)"]
+
+
+def test_what_the_search_and_the_policy_found_is_credited_to_the_search():
+    untrained = {"single a": actions(0, 0), SEARCHED: actions(1, 0)}
+    trials = [trial(0, (1, 0), ok(1.0)), trial(1, (0, 1), ok(2.0))]
+
+    chosen = candidates(untrained, trials, TWO_GROUPS, num_learned=3)
+
+    assert [c.method for c in chosen] == ["single a", "search", "policy (trial 1)"]
 
 
 def test_trials_that_did_not_run_or_repeat_are_no_candidates():

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from prefect.testing.utilities import prefect_test_harness
@@ -28,11 +29,13 @@ from placer.config import (
 from placer.environment import Outcome
 from placer.errors import InvalidValueError, UnknownNameError
 from placer.files import load_placement, save_profile
+from placer.generated_graphs import generated_profile
 from placer.mlflow_store import Store, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.placement import Placement
 from placer.reinforce import failing_step_time_s
-from placer.simulator import simulate
+from placer.search.methods import AUTO, search
+from placer.simulator import SimulatedEnvironment, Simulator, simulate
 from placer.tracking_names import EVALUATION_BOUND, EVALUATION_GAP, EVALUATION_METRICS
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 
@@ -222,6 +225,27 @@ def test_a_training_that_was_interrupted_goes_on_where_it_was(settings, store, r
     assert finished != uninterrupted
     killed = trials[:40]
     assert max(trial.finished_at_s for trial in killed) < min(t.finished_at_s for t in trials[40:])
+
+
+def test_an_evaluation_hands_back_what_the_search_finds_where_nothing_else_does(folder, store):
+    step = generated_profile(np.random.default_rng(1), family="recurrent")
+    save_profile(step, folder / "recurrent.json")
+    grouping_run = group(profile(ProfileSettings(graph=folder / "recurrent.json")))
+    training_run = train(grouping_run, TRAIN.model_copy(update={"trials": 8}))
+    chosen = EvaluateSettings(num_learned=0, search_trials=300)
+    inputs = read_training(store, training_run)
+    environment = SimulatedEnvironment(Simulator(inputs.profile))
+
+    document = evaluation_of(store, evaluate(training_run, chosen))
+    without = evaluation_of(
+        store, evaluate(training_run, chosen.model_copy(update={"search_trials": 0}))
+    )
+
+    found = search(AUTO, inputs.profile, inputs.grouping, environment, num_trials=300)
+    assert document["method"] == "search"
+    assert document["best_makespan_s"] == found.best_step_time_s
+    assert document["best_makespan_s"] < without["best_makespan_s"]
+    assert "search" not in [row["method"] for row in without["results"]]
 
 
 def test_a_run_of_another_stage_is_refused_by_name(store, run_id):

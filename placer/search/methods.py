@@ -36,7 +36,7 @@ ZERO_SHOT = "zero-shot"
 _FIRST_CUTS = 8
 _STAY = 0.4
 _RACED = 0.2
-_REFINED = 16
+_REFINED = 48
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,8 +37,10 @@ from placer.policy import Actions
 from placer.policy_gradient import gumbel_noise
 from placer.profile import Profile
 from placer.reinforce import failing_step_time_s
+from placer.search.climbing import climb
 from placer.search.driver import Strategy, run_search
-from placer.search.learned import Elite, advantages, climb
+from placer.search.elite import Elite
+from placer.search.learned import advantages
 from placer.search.space import SearchSpace
 from placer.simulator import SimulatedEnvironment, Simulator
 

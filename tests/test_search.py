@@ -1,6 +1,7 @@
 """Strategies, and the driver that measures what they propose."""
 
 import contextlib
+import dataclasses
 import itertools
 
 import numpy as np
@@ -16,9 +17,12 @@ from placer.grouping import Grouping
 from placer.placement import Placement
 from placer.policies.graph import pretrained
 from placer.profile import OpCosts, Profile
+from placer.search.climbing import hill_climbing, race
 from placer.search.driver import run_search
-from placer.search.learned import Elite, advantages, race
-from placer.search.local import annealing, hill_climbing
+from placer.search.elite import Elite
+from placer.search.learned import advantages
+from placer.search.local import annealing
+from placer.search.memetic import Gains, share_of_turns, take_turns
 from placer.search.methods import METHODS, search
 from placer.search.space import SearchSpace, interchangeable_devices
 from placer.simulator import SimulatedEnvironment, Simulator
@@ -351,7 +355,10 @@ def ones(actions):
 
 
 def test_a_hill_climber_never_goes_on_from_what_is_worse():
-    profile = two_chains()
+    topology = make_topology(2)
+    small = dataclasses.replace(topology.devices[1], memory_bytes=100)
+    unlike = dataclasses.replace(topology, devices=(topology.devices[0], small))
+    profile = make_profile([1.0, 1.0, 1.0, 1.0], TWO_CHAINS, unlike, [10] * 4)
     space = SearchSpace(profile, alone(profile))
     start = np.zeros(4, dtype=np.int32)
 
@@ -418,3 +425,59 @@ def test_outcomes_without_known_memory_cost_the_failing_signal():
 
     # Twice the work of 4 s on one device.
     assert costs[0].tolist() == [8.0]
+
+
+def turns(*times_s):
+    gains = Gains()
+    for before_s, after_s in itertools.pairwise(times_s):
+        gains.forget()
+        gains.add(before_s, after_s)
+    return gains
+
+
+def test_turns_go_to_whoever_gains_more_but_nobody_is_forgotten():
+    halved, quartered, nothing = turns(4.0, 2.0), turns(4.0, 1.0), turns(4.0, 4.0)
+
+    assert share_of_turns(halved, halved) == 0.5
+    assert share_of_turns(quartered, halved) == pytest.approx(2 / 3)  # log 4 of log 8
+    assert share_of_turns(halved, nothing) == 0.8
+    assert share_of_turns(nothing, halved) == 0.2
+    assert share_of_turns(nothing, Gains()) == 0.25
+
+
+def test_what_was_gained_long_ago_counts_less():
+    # 0.9 of a halving and then nothing, over 1.9 turns.
+    assert turns(4.0, 2.0, 2.0).rate == pytest.approx(0.9 * np.log(2) / 1.9)
+    assert turns(4.0, 2.0, 2.0, 2.0).rate < turns(4.0, 4.0, 4.0, 2.0).rate
+
+
+def test_a_step_of_no_time_ends_the_gains():
+    assert turns(1.0, 0.0, 0.0).rate == 0.0
+
+
+class Fixed:
+    """A policy that always proposes one placement, and remembers what it was taught."""
+
+    def __init__(self, actions):
+        self.actions, self.taught = actions, []
+
+    def sample(self, _seed, trial_numbers):
+        return np.tile(self.actions, (len(trial_numbers), 1))
+
+    def update(self, actions, _advantages):
+        self.taught.append(actions)
+        return {}
+
+
+def test_the_policy_is_taught_what_the_climber_found():
+    # The policy insists on one device, 4 s. A chain on each is 2 s: only the climber finds it.
+    profile = two_chains()
+    space = SearchSpace(profile, alone(profile))
+    policy, elite = Fixed(np.zeros(4, dtype=np.int32)), Elite()
+    elite.add(policy.actions[np.newaxis], np.array([4.0]))
+    strategy = take_turns(policy, space, elite, seed=0, rng=np.random.default_rng(0))
+
+    found = run_search(strategy, space, profile, alone(profile), simulated(profile), num_trials=100)
+
+    assert found.device_of_group == (0, 0, 1, 1)
+    assert (policy.taught[-1] == [0, 0, 1, 1]).all(axis=1).any()

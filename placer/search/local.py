@@ -1,4 +1,4 @@
-"""Strategies without a memory of more than one placement: random, hill climbing, annealing.
+"""Strategies without a memory of more than one placement: random search and annealing.
 
 Array shapes: G groups.
 """
@@ -21,24 +21,6 @@ def random_search(space: SearchSpace, *, seed: int) -> Strategy:
     rng = np.random.default_rng(seed)
     while True:
         yield space.random(rng, _BATCH)
-
-
-def hill_climbing(space: SearchSpace, start: Actions, *, seed: int) -> Strategy:
-    """Go from a placement to random neighbours that are no worse, without end.
-
-    Args:
-        space: The placements.
-        start: Where to begin, ``[G]``.
-        seed: Of the neighbours.
-    """
-    rng = np.random.default_rng(seed)
-    current = start
-    (cost,) = yield current[np.newaxis]
-    while True:
-        proposed = space.neighbor(current, rng)
-        (found,) = yield proposed[np.newaxis]
-        if found <= cost:
-            current, cost = proposed, found
 
 
 def annealing(space: SearchSpace, start: Actions, *, num_trials: int, seed: int) -> Strategy:

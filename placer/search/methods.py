@@ -18,10 +18,13 @@ from placer.policies.graph import GraphPolicy, pretrained
 from placer.policies.locality import LocalityConfig, LocalityPolicy, placed_neighbors
 from placer.policy import Actions
 from placer.profile import Profile
+from placer.search.climbing import hill_climbing, race
 from placer.search.driver import SearchResult, Strategy, run_search
+from placer.search.elite import Elite
 from placer.search.genetic import genetic_algorithm
-from placer.search.learned import BATCH_SIZE, Elite, policy_search, race
-from placer.search.local import annealing, hill_climbing, random_search
+from placer.search.learned import BATCH_SIZE, policy_search
+from placer.search.local import annealing, random_search
+from placer.search.memetic import take_turns
 from placer.search.space import SearchSpace
 
 AUTO = "auto"
@@ -36,7 +39,6 @@ ZERO_SHOT = "zero-shot"
 _FIRST_CUTS = 8
 _STAY = 0.4
 _RACED = 0.2
-_REFINED = 48
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,7 @@ def _auto(problem: SearchProblem) -> Strategy:
 
     First what costs an evaluation each: all heuristics, and what a policy that was trained on other
     graphs would do. Then a race from the best of these, and then the policy, which
-    learns from all that was found, and a climber in turns.
+    learns from all that was found, and a climber take turns.
     """
     space, elite, policy = problem.space, Elite(), problem.pretrained
     sampled = policy.sample(problem.seed, np.arange(BATCH_SIZE))
@@ -159,7 +161,7 @@ def _auto(problem: SearchProblem) -> Strategy:
     elite.add(space.canonical(known), (yield known))
     rng = np.random.default_rng([problem.seed, 2])
     yield from race(space, elite, num_steps=int(_RACED * problem.num_trials), rng=rng)
-    yield from policy_search(policy, space, elite, seed=problem.seed, refined=_REFINED)
+    yield from take_turns(policy, space, elite, seed=problem.seed, rng=rng)
 
 
 METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {

@@ -38,13 +38,13 @@ class GroupingConfig:
     Attributes:
         method: ``"colocation"`` applies steps 1 and 4 alone. ``"auto"`` applies all four,
             but step 3 in a graph without modules only if groups are too many.
-        max_groups: The cap of step 4. Twice the 256 of TensorFlow's later hierarchical
-            controller, so that the largest model of the paper (NMT, 280 groups) is left
-            whole. Each set of permitted kinds keeps at least one group.
+        max_groups: The cap of step 4. The default is that of TensorFlow's later hierarchical
+            controller; the largest model of the paper (NMT, 248 groups) is left whole.
+            Each set of permitted kinds keeps at least one group.
     """
 
     method: str = "auto"
-    max_groups: int = 512
+    max_groups: int = 256
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

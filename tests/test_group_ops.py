@@ -77,7 +77,7 @@ class TestColocation:
     ) -> None:
         profile = msr_profile(name)
 
-        result = group_ops(profile, GroupingConfig(method="colocation"))
+        result = group_ops(profile, GroupingConfig(method="colocation", max_groups=512))
 
         assert result.grouping.num_groups == num_groups
         first_op_positions = [

@@ -101,7 +101,7 @@ def connect(root: Path | None) -> Connection:
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     artifacts = None
-    database = _sqlite_file(uri)
+    database = sqlite_file(uri)
     if root is not None or not uri:
         database = (root or Path("mlruns")).resolve() / DATABASE_FILE
     if database is not None:
@@ -143,7 +143,12 @@ def _sqlite_uri(database: Path) -> str:
     return url.render_as_string()
 
 
-def _sqlite_file(uri: str) -> Path | None:
+def sqlite_file(uri: str) -> Path | None:
+    """Return the database file that a URI names; None if it is of another store.
+
+    Raises:
+        StoreError: If it is of SQLite but names no file.
+    """
     if not uri.startswith("sqlite"):
         return None
     try:

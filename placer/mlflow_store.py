@@ -16,6 +16,7 @@ import io
 import os
 import platform
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,9 @@ from matplotlib.figure import Figure
 
 from placer.errors import StoreError
 from placer.mlflow_artifacts import Artifacts
-from placer.mlflow_connection import Connection, connect
-from placer.tracking_names import ERROR, HEARTBEAT, HOST, KEY, PARENT_RUN, PID, STAGE
+from placer.mlflow_connection import Connection, connect, sqlite_file
+from placer.run_claims import LOCKS_FOLDER, SETTLING_S, in_progress, locked
+from placer.tracking_names import CLAIM, ERROR, HEARTBEAT, HOST, KEY, PARENT_RUN, PID, STAGE
 
 # isort: split
 from mlflow.entities import Metric, Param, Run, RunTag
@@ -160,23 +162,61 @@ class Store:
         Raises:
             StoreError: If another process is working on it.
         """
-        found = self._find(stage, key, f"attributes.status != '{_FINISHED}'")
-        if found is None:
-            run_id = self._create(stage, key, name, params, tags)
-        elif found.is_alive_elsewhere:
-            raise StoreError(
-                f"run {found.run_id} has the same settings and is in progress on"
-                f" {found.tags[HOST]} (process {found.tags[PID]}); wait for it or stop it"
-            )
-        else:
-            run_id = found.run_id
+        with self._locked(key):
+            found = self._find(stage, key, f"attributes.status != '{_FINISHED}'")
+            run_id = found.run_id if found else self._create(stage, key, name, params, tags)
+            self._claim(run_id, found)
+            if found is None:
+                self._yield_to_earlier(run_id, stage, key)
+            with self._ended(run_id) as run:
+                self._run_again(run_id)
+                yield run
+
+    @contextlib.contextmanager
+    def reopened(self, run_id: str) -> Iterator["OpenRun"]:
+        """Open a run again, finished or not; it ends as the block ends, as in ``stage``.
+
+        Raises:
+            StoreError: If another process is working on it.
+        """
+        with self._locked(self.run(run_id).tags[KEY]):
+            self._claim(run_id, self.run(run_id))
+            with self._ended(run_id) as run:
+                self._run_again(run_id)
+                yield run
+
+    def _locked(self, key: str) -> contextlib.AbstractContextManager[None]:
+        database = sqlite_file(self.uri)
+        if database is None:
+            return contextlib.nullcontext()
+        return locked(database.parent / LOCKS_FOLDER, key)
+
+    def _claim(self, run_id: str, found: StageRun | None) -> None:
+        """Make a run this process's own; ``found`` is what it was, None if it is new."""
+        if found is not None and found.is_alive_elsewhere:
+            raise StoreError(f"run {run_id}: {in_progress(_worker(found))}")
+        claim = uuid.uuid4().hex
+        own = {HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now(), CLAIM: claim}
+        OpenRun(self, run_id).set_tags(own)
+        if sqlite_file(self.uri) is None:
+            time.sleep(SETTLING_S)
+            now_there = self.run(run_id)
+            if now_there.tags[CLAIM] != claim:
+                raise StoreError(f"run {run_id}: {in_progress(_worker(now_there))}")
+
+    def _yield_to_earlier(self, run_id: str, stage: str, key: str) -> None:
+        """Give up a new run if another process has started the same a moment before."""
+        first = self._find(stage, key, "attributes.status = 'RUNNING'", earliest=True)
+        if first is not None and first.run_id != run_id and first.is_alive_elsewhere:
             with self.connection.errors():
-                self.connection.client.update_run(run_id, status="RUNNING")
-                if ERROR in found.tags:
-                    self.connection.client.delete_tag(run_id, ERROR)
-        with self._ended(run_id) as run:
-            run.set_tags({HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now()})
-            yield run
+                self.connection.client.delete_run(run_id)
+            raise StoreError(f"run {first.run_id}: {in_progress(_worker(first))}")
+
+    def _run_again(self, run_id: str) -> None:
+        with self.connection.errors():
+            self.connection.client.update_run(run_id, status="RUNNING")
+            if ERROR in self.run(run_id).tags:
+                self.connection.client.delete_tag(run_id, ERROR)
 
     def training(
         self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
@@ -190,7 +230,7 @@ class Store:
         try:
             yield run
         except BaseException as error:
-            is_killed = isinstance(error, KeyboardInterrupt | SystemExit)
+            is_killed = not isinstance(error, Exception)  # Ctrl-C, SIGTERM, the end of the process
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             # If the store is what failed, its error is the one to raise.
             with contextlib.suppress(StoreError):
@@ -221,13 +261,15 @@ class Store:
         OpenRun(self, run_id).log_params(params)
         return run_id
 
-    def _find(self, stage: str, key: str, condition: str) -> StageRun | None:
+    def _find(
+        self, stage: str, key: str, condition: str, *, earliest: bool = False
+    ) -> StageRun | None:
         query = f"tags.`{STAGE}` = '{stage}' and tags.`{KEY}` = '{key}' and {condition}"
         with self.connection.errors():
             found = self.connection.client.search_runs(
                 [self.connection.experiment_id],
                 filter_string=query,
-                order_by=["attributes.start_time DESC"],
+                order_by=[f"attributes.start_time {'ASC' if earliest else 'DESC'}"],
                 max_results=1,
             )
         return _stage_run(found[0]) if found else None
@@ -351,6 +393,10 @@ def _stage_run(run: Run) -> StageRun:
         tags=dict(run.data.tags),
         params=dict(run.data.params),
     )
+
+
+def _worker(run: StageRun) -> str:
+    return f"process {run.tags[PID]} on {run.tags[HOST]}"
 
 
 def _is_running(pid: int) -> bool:

@@ -84,6 +84,7 @@ KEY = "placer.key"
 HOST = "placer.host"
 PID = "placer.pid"
 HEARTBEAT = "placer.heartbeat"
+CLAIM = "placer.claim"
 CHECKPOINT = "placer.checkpoint"
 LOGGED_TRIALS = "placer.logged_trials"
 ERROR = "placer.error"
@@ -103,6 +104,7 @@ TAGS: Mapping[str, str] = {
     HOST: "host of the process that worked on the run last",
     PID: "its process id",
     HEARTBEAT: "when it last wrote, UTC",
+    CLAIM: "name of its claim on the run; another process that sets it has the run",
     CHECKPOINT: "artifact that holds the last checkpoint",
     LOGGED_TRIALS: "number of trials whose metrics are in the store",
     ERROR: "why the last attempt failed",

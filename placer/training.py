@@ -22,6 +22,7 @@ call ``train`` again, with more trials and the same log. The part before must en
 batch, because a trainer learns from one environment at a time.
 """
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -30,7 +31,7 @@ from typing import Protocol
 
 from placer.batch_trainer import check_same_proposal
 from placer.environment import Environment, Outcome
-from placer.errors import InvalidValueError
+from placer.errors import InvalidValueError, PlacerError
 from placer.grouping import Grouping
 from placer.measuring import Measuring
 from placer.ranking import fastest, step_time_s
@@ -103,7 +104,8 @@ def train(  # noqa: PLR0913 - each is a part of every training
     """Train until the log holds ``num_trials`` trials; yield whenever there are more.
 
     The first progress tells what the log held already. Each further one comes when its
-    trials are kept, so the caller may stop at any time.
+    trials are kept, so the caller may stop at any time. A training that is interrupted, from
+    outside or by an error, saves a checkpoint on its way out.
 
     Args:
         trainer: With the settings of the log's trials; a fresh one, or the one that made them.
@@ -126,12 +128,19 @@ def train(  # noqa: PLR0913 - each is a part of every training
     is_ahead = asked[-1].update > asked[0].update
     environments = (environment, *also_on)
     saved = trainer.update
-    with Measuring(environments, grouping, at_once=at_once, is_ahead=is_ahead) as measuring:
-        for metrics in _batches(trainer, measuring, log, logged, tally, num_trials):
-            if trainer.update - saved >= checkpoint_every:
+    try:
+        with Measuring(environments, grouping, at_once=at_once, is_ahead=is_ahead) as measuring:
+            for metrics in _batches(trainer, measuring, log, logged, tally, num_trials):
+                if trainer.update - saved >= checkpoint_every:
+                    log.save_checkpoint(trainer.checkpoint())
+                    saved = trainer.update
+                yield tally.progress(trainer, metrics)
+    except BaseException:
+        # In the middle of an update there is no state to save, and behind the log none of use.
+        if tally.settled_update == trainer.update > saved:
+            with contextlib.suppress(PlacerError):  # what ended the training is told instead
                 log.save_checkpoint(trainer.checkpoint())
-                saved = trainer.update
-            yield tally.progress(trainer, metrics)
+        raise
     if trainer.update > saved:
         log.save_checkpoint(trainer.checkpoint())
 
@@ -178,9 +187,11 @@ def _one_batch(
         measured = measuring.next() if len(told) < len(wanted) else []
         told += measured
         is_over = len(told) == len(wanted)
+        tally.settled_update = None
         metrics = trainer.tell(told) if len(told) == len(asked) else {}
         if measured:
             log.append(measured, metrics)
+        tally.settled_update = trainer.update
         tally.add(measured, num_handled=len(measured))
         yield metrics
 
@@ -218,9 +229,14 @@ def _restored(trainer: Trainer, log: TrialLog) -> list[Trial]:
 
 
 class _Tally:
-    """Counts what a training's progress is made of."""
+    """Counts what a training's progress is made of.
+
+    Attributes:
+        settled_update: The update after which log and trainer agree; None while they are changed.
+    """
 
     def __init__(self, logged: Sequence[Trial]) -> None:
+        self.settled_update: int | None = None
         self._started_s = time.monotonic()
         self._num_trials = 0
         self._num_failed = 0

@@ -13,6 +13,7 @@ from placer.mlflow_store import Store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.tracking_names import (
     CHECKPOINT,
+    CLAIM,
     EVALUATION_METRICS,
     EXPERIMENT,
     FIDELITY_METRICS,
@@ -133,7 +134,7 @@ def test_a_training_writes_listed_tags_only(store: Store, run_id: str) -> None:
     tags = {tag for tag in store.run(run_id).tags if not tag.startswith("mlflow.")}
 
     # The error of the first attempts went with the attempt that succeeded; flows add the rest.
-    assert tags == {STAGE, KEY, HOST, PID, HEARTBEAT, CHECKPOINT, LOGGED_TRIALS}
+    assert tags == {STAGE, KEY, HOST, PID, HEARTBEAT, CLAIM, CHECKPOINT, LOGGED_TRIALS}
     assert tags < TAGS.keys()
 
 

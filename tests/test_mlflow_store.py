@@ -29,6 +29,10 @@ pytestmark = pytest.mark.slow
 KEYS = (f"store {number}" for number in itertools.count())
 
 
+class Terminated(BaseException):
+    """What Prefect raises on SIGTERM is no Exception either."""
+
+
 @pytest.fixture
 def key() -> str:
     return next(KEYS)
@@ -299,6 +303,7 @@ def test_of_finished_stages_the_last_is_found(store: Store, key: str) -> None:
         (ValueError("too\nbad"), "FAILED"),
         (KeyboardInterrupt(), "KILLED"),
         (SystemExit(1), "KILLED"),
+        (Terminated("SIGTERM"), "KILLED"),
     ],
 )
 def test_a_stage_that_ends_early_says_why_and_is_not_reused(
@@ -477,7 +482,9 @@ def test_a_training_in_progress_is_not_taken_over(
     run_id = left_running(store, key, platform.node(), other_process.pid, silence_s=1)
 
     with (
-        pytest.raises(StoreError, match=f"run {run_id} .* in progress .*{other_process.pid}"),
+        pytest.raises(
+            StoreError, match=f"run {run_id}: .* in progress: process {other_process.pid} on"
+        ),
         store.training(key, name="t", params={}, tags={}),
     ):
         pass
@@ -489,7 +496,7 @@ def test_a_training_in_progress_on_another_host_is_not_taken_over(store: Store, 
     left_running(store, key, "elsewhere", 1, silence_s=1)
 
     with (
-        pytest.raises(StoreError, match="in progress on elsewhere"),
+        pytest.raises(StoreError, match="in progress: process 1 on elsewhere"),
         store.training(key, name="t", params={}, tags={}),
     ):
         pass

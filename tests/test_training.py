@@ -4,7 +4,7 @@ import itertools
 import pytest
 
 from placer.environment import Measurement, Outcome
-from placer.errors import InvalidValueError
+from placer.errors import InvalidValueError, StoreError
 from placer.grouping import Grouping
 from placer.placement import Placement
 from placer.reinforce import ReinforceConfig, ReinforceTrainer
@@ -163,13 +163,66 @@ def test_a_killed_training_measures_nothing_twice(kill_after, checkpoint_every):
     assert len(environment.measured) == 20 - kill_after
 
 
+def strike_third(call, *, late):
+    """Return the call, which ends the process the third time: before its work, or after it."""
+    count = itertools.count(1)
+
+    def struck(*arguments):
+        is_third = next(count) == 3
+        if is_third and not late:
+            raise SystemExit
+        result = call(*arguments)
+        if is_third:
+            raise SystemExit
+        return result
+
+    return struck
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("place", "checkpointed"),
+    [("measure", 2), ("update", None), ("append", None)],
+)
+def test_an_interruption_saves_what_is_settled_and_nothing_else(
+    place, checkpointed, late, monkeypatch
+):
+    # The third update is struck: with its trials only measured, the first two are settled; within
+    # the update, or before the log is sure to hold its trials, nothing is.
+    whole, log = InMemoryTrialLog(), InMemoryTrialLog()
+    run(whole, num_trials=20)
+    trainer, environment = make_trainer(), CountingEnvironment()
+    struck = {"measure": environment, "update": trainer.policy, "append": log}[place]
+    with monkeypatch.context() as patch:
+        patch.setattr(struck, place, strike_third(getattr(struck, place), late=late))
+        with pytest.raises(SystemExit):
+            run(log, num_trials=20, trainer=trainer, environment=environment, checkpoint_every=100)
+
+    saved = log.load_checkpoint()
+    assert (saved and saved.update) == checkpointed
+    run(log, num_trials=20)
+    assert content(log) == content(whole)
+
+
+def test_what_ends_a_training_is_told_and_not_that_its_checkpoint_cannot_be_saved(monkeypatch):
+    log = InMemoryTrialLog()
+
+    def refuse(_checkpoint):
+        raise StoreError("away")
+
+    monkeypatch.setattr(log, "save_checkpoint", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        run(log, num_trials=20, environment=BrokenEnvironment(8), checkpoint_every=100)
+
+
 def test_a_caller_who_stops_iterating_finds_what_was_done_in_the_log():
     log = InMemoryTrialLog()
     steps = train(
-        make_trainer(), CountingEnvironment(), GROUPING, log, num_trials=20, checkpoint_every=1
+        make_trainer(), CountingEnvironment(), GROUPING, log, num_trials=20, checkpoint_every=100
     )
 
     list(itertools.islice(steps, 3))
+    steps.close()
 
     assert len(log.trials()) == 8
     assert log.load_checkpoint().num_trials == 8

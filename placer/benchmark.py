@@ -26,9 +26,7 @@ from placer.profile import Profile
 from placer.search.methods import METHODS, SINGLE, ZERO_SHOT, search
 from placer.simulator import SimulatedEnvironment, Simulator
 
-BENCHMARK_METHODS = tuple(
-    dict.fromkeys((*reversed(tuple(METHODS)), ZERO_SHOT, SINGLE, *HEURISTICS))
-)
+BENCHMARK_METHODS = tuple(dict.fromkeys((*METHODS, ZERO_SHOT, SINGLE, *HEURISTICS)))
 """Every method that any graph has: searches first, ``auto`` before all, then heuristics."""
 
 CURVE_POINTS = 100

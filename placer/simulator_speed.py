@@ -100,11 +100,11 @@ def thread_counts() -> list[int]:
 
 
 def training_step_of_10000_ops(topology: DeviceTopology) -> Profile:
-    """Return a generated step of 10,000 ops in 500 groups on equal devices.
+    """Return a generated step of 10,000 ops in 250 groups on equal devices.
 
     It is an unrolled recurrent network of 10 layers and 500 time steps, a forward and a backward
     op each: a forward op feeds the next layer, the next time and its own backward op, and the
-    backward ops mirror that. A layer's ops of ten time steps are colocated.
+    backward ops mirror that. A layer's ops of twenty time steps are colocated.
     """
     num_forward = _LAYERS * _TIMES
     tensors = []
@@ -116,7 +116,7 @@ def training_step_of_10000_ops(topology: DeviceTopology) -> Profile:
         tensors += [Tensor(2 * num_forward - 1 - one, (mirror,), _TENSOR_BYTES) for one in later]
     cells = [*range(num_forward), *reversed(range(num_forward))]
     ops = tuple(
-        Op(f"op{number}", "Cell", colocation=f"{cell // _TIMES}/{cell % _TIMES // 10}")
+        Op(f"op{number}", "Cell", colocation=f"{cell // _TIMES}/{cell % _TIMES // 20}")
         for number, cell in enumerate(cells)
     )
     times_s = 1e-4 * np.random.default_rng(0).lognormal(size=(len(ops), 1))

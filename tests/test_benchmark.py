@@ -475,7 +475,7 @@ def test_without_a_file_a_step_of_10_000_ops_is_simulated():
 
     graph = profile.graph
     assert (name, profile.topology.name) == ("generated", "4xequal")
-    assert (graph.num_ops, group_ops(profile).grouping.num_groups) == (10_000, 500)
+    assert (graph.num_ops, group_ops(profile).grouping.num_groups) == (10_000, 250)
     # Of 10 x 500 cells 9 x 500 feed the next layer and 10 x 499 the next time; forward and
     # backward; and each forward op feeds its backward op.
     num_edges = sum(len(tensor.consumers) for tensor in graph.tensors)

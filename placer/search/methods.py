@@ -165,7 +165,8 @@ def _auto(problem: SearchProblem) -> Strategy:
 
 
 METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {
-    "random": lambda problem: random_search(problem.space, seed=problem.seed),
+    AUTO: _auto,
+    "graph-policy": _graph_policy,
     "hill-climbing": lambda problem: hill_climbing(
         problem.space, problem.one_device, seed=problem.seed
     ),
@@ -174,7 +175,6 @@ METHODS: Mapping[str, Callable[[SearchProblem], Strategy]] = {
     ),
     "genetic": _genetic,
     "policy": _policy,
-    "graph-policy": _graph_policy,
-    AUTO: _auto,
+    "random": lambda problem: random_search(problem.space, seed=problem.seed),
 }
 """Strategies by name, beside the heuristics."""

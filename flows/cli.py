@@ -5,6 +5,7 @@ prints the answer. The modules that load TensorFlow, MLflow or Prefect are impor
 commands that need them, so that ``placer simulate`` and ``--help`` answer at once.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -435,8 +436,17 @@ def serve(*, verbose: Verbose = False) -> None:
     serve_flows()
 
 
+class _Terminated(SystemExit):
+    """Somebody sent SIGTERM."""
+
+
 def main() -> None:
-    """Run the command line; bad input is one line on stderr and exit code 2."""
+    """Run the command line; bad input is one line on stderr and exit code 2.
+
+    On SIGTERM the command unwinds as on Ctrl-C, so that a training saves its checkpoint and
+    whatever was started for it is ended.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         app(prog_name="placer")
     except PlacerError as error:
@@ -444,7 +454,14 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         fail("interrupted; what was finished is kept")
-        sys.exit(130)
+        sys.exit(128 + signal.SIGINT)
+    except _Terminated:
+        fail("terminated; what was finished is kept")
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
 
 
 def _profile_settings(

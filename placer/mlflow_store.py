@@ -231,7 +231,8 @@ class Store:
             yield run
         except BaseException as error:
             is_killed = not isinstance(error, Exception)  # Ctrl-C, SIGTERM, the end of the process
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            text = str(error) or ("interrupted; started again it goes on" if is_killed else "")
+            reason = " ".join(f"{type(error).__name__}: {text}".split())
             # If the store is what failed, its error is the one to raise.
             with contextlib.suppress(StoreError):
                 run.set_tags({ERROR: reason[:_MAX_PARAM]})

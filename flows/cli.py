@@ -277,6 +277,20 @@ def evaluate(
 
 
 @app.command()
+def trials(
+    training_run: Annotated[str, typer.Argument(metavar="RUN", help="Run id of a training.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Write the table here: .parquet or .csv.")],
+    verbose: Verbose = False,
+) -> None:
+    """Export the trials of a training, finished or not, as one file."""
+    start(verbose)
+    from flows.trials import export_trials
+
+    export_trials(training_run, out)
+
+
+@app.command()
 def fidelity(  # noqa: PLR0913 - options of three stages
     *,
     workload: Workload = "rnnlm",

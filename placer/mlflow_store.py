@@ -60,8 +60,8 @@ class StageRun:
     params: Mapping[str, str]
 
     @property
-    def is_alive_elsewhere(self) -> bool:
-        """Whether another process seems to be working on the run.
+    def is_alive(self) -> bool:
+        """Whether some process seems to be working on the run.
 
         It is dead if it was on this host and is gone, or has been silent for ten minutes.
         """
@@ -72,9 +72,13 @@ class StageRun:
         )
         if silence.total_seconds() > _SILENCE_S:
             return False
-        pid = int(self.tags[PID])
-        is_here = self.tags[HOST] == platform.node()
-        return not is_here or (pid != os.getpid() and _is_running(pid))
+        return self.tags[HOST] != platform.node() or _is_running(int(self.tags[PID]))
+
+    @property
+    def is_alive_elsewhere(self) -> bool:
+        """Whether another process than this one seems to be working on the run."""
+        is_own = self.tags.get(HOST) == platform.node() and self.tags.get(PID) == str(os.getpid())
+        return self.is_alive and not is_own
 
 
 class Store:
@@ -207,7 +211,7 @@ class Store:
     def _yield_to_earlier(self, run_id: str, stage: str, key: str) -> None:
         """Give up a new run if another process has started the same a moment before."""
         first = self._find(stage, key, "attributes.status = 'RUNNING'", earliest=True)
-        if first is not None and first.run_id != run_id and first.is_alive_elsewhere:
+        if first is not None and first.run_id != run_id and first.is_alive:
             with self.connection.errors():
                 self.connection.client.delete_run(run_id)
             raise StoreError(f"run {first.run_id}: {in_progress(_worker(first))}")

@@ -5,8 +5,8 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +64,40 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         locked(tmp_path / "file", "key").__enter__()
 
 
+def of_two_that_start(store: Store, key: str) -> tuple[list[str], list[str]]:
+    """Start a training twice at once; return the run of who has it, and what the other is told.
+
+    Both are threads of one process: to the store they are two that know nothing of each other.
+    """
+    both_are_done, winners, losers = threading.Barrier(2), [], []
+
+    def start() -> None:
+        try:
+            with store.training(key, name="t", params={}, tags={}) as run:
+                winners.append(run.run_id)
+                both_are_done.wait(30)
+        except StoreError as error:
+            losers.append(str(error))
+            both_are_done.wait(30)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return winners, losers
+
+
+def check_one_won(store: Store, key: str, winners: list[str], losers: list[str]) -> None:
+    assert len(winners) == len(losers) == 1
+    assert "in progress: process" in losers[0]
+    assert store.run(winners[0]).status == "FINISHED"
+    found = store.connection.client.search_runs(
+        [store.connection.experiment_id], filter_string=f"tags.`placer.key` = '{key}'"
+    )
+    assert [run.info.run_id for run in found] == winners
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["store", "remote_store"])
 @pytest.mark.parametrize("is_new", [True, False])
@@ -75,29 +109,24 @@ def test_of_two_that_start_at_once_one_wins(
     if not is_new:
         with pytest.raises(RuntimeError), chosen.training(key, name="t", params={}, tags={}):
             raise RuntimeError
-    both_ended, winners, losers = threading.Barrier(2), [], []
 
-    def start() -> None:
-        # Threads of one process: to the store they are two that know nothing of each other.
-        try:
-            with chosen.training(key, name="t", params={}, tags={}) as run:
-                winners.append(run.run_id)
-                both_ended.wait(30)
-        except StoreError as error:
-            losers.append(str(error))
-            both_ended.wait(30)
+    check_one_won(chosen, key, *of_two_that_start(chosen, key))
 
-    threads = [threading.Thread(target=start) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.1)  # on a server, well within the time that a claim takes to settle
-    for thread in threads:
-        thread.join()
 
-    assert len(winners) == len(losers) == 1
-    assert "in progress: process" in losers[0]
-    assert chosen.run(winners[0]).status == "FINISHED"
-    found = chosen.connection.client.search_runs(
-        [chosen.connection.experiment_id], filter_string=f"tags.`placer.key` = '{key}'"
-    )
-    assert [run.info.run_id for run in found] == winners
+@pytest.mark.slow
+def test_of_two_that_both_see_no_run_yet_one_wins(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, both_have_looked, looked = Store._find, threading.Barrier(2), set()
+
+    def find_together(*arguments: Any, **options: Any) -> object:
+        found = find(*arguments, **options)
+        if threading.get_ident() not in looked:
+            looked.add(threading.get_ident())
+            both_have_looked.wait(30)
+        return found
+
+    monkeypatch.setattr(Store, "_find", find_together)
+    ended = of_two_that_start(remote_store, "claims together")
+
+    check_one_won(remote_store, "claims together", *ended)

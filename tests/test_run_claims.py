@@ -90,7 +90,7 @@ def of_two_that_start(store: Store, key: str) -> tuple[list[str], list[str]]:
 
 def check_one_won(store: Store, key: str, winners: list[str], losers: list[str]) -> None:
     assert len(winners) == len(losers) == 1
-    assert "in progress: process" in losers[0]
+    assert "a training of these settings is in progress: " in losers[0]
     assert store.run(winners[0]).status == "FINISHED"
     found = store.connection.client.search_runs(
         [store.connection.experiment_id], filter_string=f"tags.`placer.key` = '{key}'"

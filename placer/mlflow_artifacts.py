@@ -1,21 +1,25 @@
 """Artifacts of runs: whole files, in a local folder or behind a server.
 
 Where artifacts are local they are read in place and written under another name first, so
-that a kill never leaves a part of one. Elsewhere MLflow carries them.
+that a kill never leaves a part of one; a full disk is waited for. Elsewhere MLflow carries them.
 """
 
 import functools
+import os
 import tempfile
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 from placer.errors import MissingFileError
-from placer.files import atomic_write
-from placer.mlflow_connection import Connection
+from placer.journal import Journal, write_durably
+from placer.mlflow_connection import Connection, sqlite_file
 
 # isort: split
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+JOURNAL_VARIABLE = "PLACER_JOURNAL"
+"""Names the folder of the journals, instead of ``mlruns/journal``."""
 
 
 class Artifacts:
@@ -68,16 +72,41 @@ class Artifacts:
         return sorted(str(path) for path in paths if not path.name.startswith("."))
 
     def write(self, run_id: str, artifact: str, content: bytes) -> None:
-        """Write a file, whole or not at all where artifacts are local."""
+        """Write a file, whole or not at all where artifacts are local; wait for a full disk."""
         folder = self._local_folder(run_id)
         if folder is not None:
-            atomic_write(folder / artifact, content)
+            write_durably(folder / artifact, content)
             return
-        path = Path(artifact)
-        parent = None if path.parent == Path() else str(path.parent)
-        with tempfile.TemporaryDirectory() as scratch, self._connection.errors():
-            Path(scratch, path.name).write_bytes(content)
-            self._connection.client.log_artifact(run_id, str(Path(scratch, path.name)), parent)
+        with self._connection.errors(), tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch, Path(artifact).name)
+            copy.write_bytes(content)
+            self.upload(run_id, artifact, copy)
+
+    def upload(self, run_id: str, artifact: str, path: Path) -> None:
+        """Send a file whose name is the artifact's to where artifacts are not local."""
+        parent = Path(artifact).parent
+        with self._connection.errors():
+            self._connection.client.log_artifact(
+                run_id, str(path), None if parent == Path() else str(parent)
+            )
+
+    def journal(self, run_id: str) -> Journal:
+        """Return where files of a run are safe before the store has them.
+
+        Where artifacts are local that is their own folder. Otherwise it is below the folder
+        that ``PLACER_JOURNAL`` names, or ``mlruns/journal``, or beside an embedded store.
+        """
+        folder = self._local_folder(run_id)
+        if folder is not None:
+            return Journal(folder)
+        database = sqlite_file(self._connection.uri)
+        beside = Path("mlruns") if database is None else database.parent
+        root = os.environ.get(JOURNAL_VARIABLE, "").strip() or beside / "journal"
+        return Journal(Path(root, run_id).resolve())
+
+    def are_local(self, run_id: str) -> bool:
+        """Tell whether the artifacts of a run are a folder of this machine."""
+        return self._local_folder(run_id) is not None
 
     def delete(self, run_id: str, artifact: str) -> None:
         """Remove a file that nobody needs any more."""

@@ -9,6 +9,7 @@ retry for minutes.
 import contextlib
 import dataclasses
 import fcntl
+import http.client
 import logging
 import os
 import re
@@ -51,6 +52,8 @@ DATABASE_FILE = "mlflow.db"
 ARTIFACTS_FOLDER = "artifacts"
 
 _PROBE_S = 5.0
+_PATIENT_PROBE_S = 20.0
+"""A server that served before may be busy; one that was never seen is rather a wrong URI."""
 _LOCK_WAIT_S = 60
 
 
@@ -67,6 +70,20 @@ class Connection:
     uri: str
     client: MlflowClient
     experiment_id: str
+
+    @property
+    def name(self) -> str:
+        """What a message calls the store, without a password."""
+        return f"tracking store {_shown(self.uri)}"
+
+    def check(self) -> None:
+        """See that a server answers, in seconds; MLflow's own calls would try for minutes.
+
+        Raises:
+            StoreError: If it does not.
+        """
+        if self.uri.startswith(("http://", "https://")):
+            _check_health(self.uri, _PATIENT_PROBE_S)
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn what MLflow raises inside the block into a ``StoreError`` of one line."""
@@ -206,21 +223,26 @@ def _check_database(database: Path) -> None:
 
 def _check_server(uri: str) -> None:
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=_PROBE_S):  # noqa: S310
+        _check_health(uri, _PROBE_S)
+    except StoreError as error:
+        raise StoreError(
+            f"{error}; start that server, or unset MLFLOW_TRACKING_URI to use the store in mlruns"
+        ) from error.__cause__
+
+
+def _check_health(uri: str, timeout_s: float) -> None:
+    try:
+        with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=timeout_s):  # noqa: S310
             return
     except urllib.error.HTTPError as error:
         # It answers; whether it lets us in is for MLflow to say, which knows the credentials.
         if error.code < 500:
             return
-        reason: object = error
-    except urllib.error.URLError as error:
-        reason = error.reason
-    except (OSError, ValueError) as error:
-        reason = error
-    raise StoreError(
-        f"tracking store {_shown(uri)} does not answer ({reason}); start that server, or unset"
-        " MLFLOW_TRACKING_URI to use the store in mlruns"
-    )
+        failure: Exception = error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        failure = error
+    reason = failure.reason if type(failure) is urllib.error.URLError else failure
+    raise StoreError(f"tracking store {_shown(uri)} does not answer ({reason})") from failure
 
 
 def _experiment_tags() -> list[ExperimentTag]:

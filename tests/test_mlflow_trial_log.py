@@ -6,7 +6,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,10 @@ import pytest
 from placer.errors import FileFormatError, InvalidValueError
 from placer.mlflow_store import Store
 from placer.mlflow_trial_log import SHARD_TRIALS, MLflowTrialLog
+from placer.trial_table import encode_parquet, trials_to_table
 from placer.trials import Checkpoint
 from tests import training_process
+from tests.processes import wait_until
 from tests.tracking import BATCH, ok, store, store_root, too_large, trial_of, trials_of
 
 __all__ = ["store", "store_root"]
@@ -28,9 +30,11 @@ KEYS = (f"trial log {number}" for number in itertools.count())
 
 
 @pytest.fixture
-def log(store: Store) -> MLflowTrialLog:
+def log(store: Store) -> Iterator[MLflowTrialLog]:
     with store.training(next(KEYS), name="log", params={}, tags={}) as run:
-        return MLflowTrialLog(store, run.run_id)
+        log = MLflowTrialLog(store, run.run_id)
+    yield log
+    log.close()
 
 
 def reopened(log: MLflowTrialLog) -> MLflowTrialLog:
@@ -92,8 +96,10 @@ def test_a_metric_that_is_not_finite_is_named_and_left_out(
 
 
 def test_points_that_a_kill_left_out_are_sent_when_the_log_goes_on(log: MLflowTrialLog) -> None:
-    append_all(log, 40)  # too few points to be sent, and the log is never closed
-    assert curve(log, "trial/step_time_s") == []
+    # What is left by a process that was killed between the shard and its points.
+    updates = {update: {"baseline": update / 2} for update in range(10)}
+    shard = encode_parquet(trials_to_table(trials_of(range(40))), updates)
+    log.store.artifacts.write(log.run_id, "trials/00000000.parquet", shard)
 
     with reopened(log) as again:
         again.append(trials_of(range(40, 44)), {})
@@ -131,6 +137,7 @@ def test_appending_the_same_trials_again_changes_nothing(log: MLflowTrialLog) ->
 def test_many_points_are_sent_without_waiting_for_the_end(log: MLflowTrialLog) -> None:
     append_all(log, 1024, batch=256)  # two points a trial and one an update
 
+    assert wait_until(lambda: len(curve(log, "trial/step_time_s")) == 1024)
     assert [step for step, _, _ in curve(log, "trial/step_time_s")] == list(range(1024))
 
 
@@ -190,10 +197,11 @@ def test_shards_are_few_and_named_by_their_first_trial(log: MLflowTrialLog) -> N
 def test_a_reopened_log_fills_its_last_shard(log: MLflowTrialLog) -> None:
     append_all(log, 8)
 
-    reopened(log).append(trials_of(range(8, 12)), {})
+    with reopened(log) as again:
+        again.append(trials_of(range(8, 12)), {})
 
     assert shards(log) == ["trials/00000000.parquet"]
-    assert log.trials() == trials_of(range(12))
+    assert reopened(log).trials() == trials_of(range(12))
 
 
 def test_a_shard_is_opened_by_pandas_alone(log: MLflowTrialLog) -> None:
@@ -230,7 +238,7 @@ def test_a_damaged_shard_is_named(log: MLflowTrialLog) -> None:
     with pytest.raises(
         FileFormatError, match=f"trials/00000000.parquet of run {log.run_id} is dam"
     ):
-        log.trials()
+        reopened(log).trials()
 
 
 def test_a_file_that_a_kill_left_half_written_is_no_shard(log: MLflowTrialLog) -> None:
@@ -257,7 +265,8 @@ def save(log: MLflowTrialLog, updates: Sequence[int]) -> None:
 
 
 def test_the_last_two_checkpoints_are_kept_and_the_tag_names_the_last(log: MLflowTrialLog) -> None:
-    save(log, [25, 50, 75])
+    with log:
+        save(log, [25, 50, 75])
 
     names = [path.name for path in checkpoints_in(log)]
     assert [name[:15] for name in names] == ["update-00000050", "update-00000075"]
@@ -268,7 +277,8 @@ def test_the_last_two_checkpoints_are_kept_and_the_tag_names_the_last(log: MLflo
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     log: MLflowTrialLog, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save(log, [25, 50])
+    with log:
+        save(log, [25, 50])
     last = checkpoints_in(log)[-1]
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 1
@@ -298,7 +308,7 @@ def test_saving_a_checkpoint_sends_the_points_that_wait(log: MLflowTrialLog) -> 
 
     save(log, [1])
 
-    assert len(curve(log, "trial/step_time_s")) == 4
+    assert wait_until(lambda: len(curve(log, "trial/step_time_s")) == 4)
 
 
 def test_top_placements_become_a_table_for_the_page(log: MLflowTrialLog) -> None:

@@ -66,11 +66,14 @@ def server_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def remote_store(server_uri: str) -> Store:
-    """The store behind the server."""
+def remote_store(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The store behind the server, with journals in a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", server_uri)
-        return open_store()
+        patch.setenv("PLACER_JOURNAL", str(tmp_path_factory.mktemp("journal")))
+        with patch.context() as only_now:
+            only_now.setenv("MLFLOW_TRACKING_URI", server_uri)
+            store = open_store()
+        yield store
 
 
 def free_port() -> int:
@@ -81,7 +84,13 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    uri = f"http://127.0.0.1:{port}"
+    with mlflow_process(folder, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def mlflow_process(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A server of a process group of its own, which answers; what it kept there it has again."""
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)]
     command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]
     command += ["--artifacts-destination", str(folder / "kept")]
@@ -95,10 +104,10 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        while not answers(f"{uri}/health"):
+        while not answers(f"http://127.0.0.1:{port}/health"):
             assert process.poll() is None, (folder / "server.log").read_text()
             time.sleep(0.2)
-        yield uri
+        yield process
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -13,7 +13,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help install run ui test test-fast check format clean
+.PHONY: help install run ui test test-fast crash-test check format clean
 
 help:  ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ test: $(INSTALLED)  ## Run all tests
 
 test-fast: $(INSTALLED)  ## Run the tests that start no TensorFlow, MLflow or Prefect
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+crash-test: $(INSTALLED)  ## Kill a training of 2,000 trials 20 times; it must end as one left alone
+	$(BIN)/python -m pytest tests/test_crashes.py --kills 20 --log-cli-level INFO $(ARGS)
 
 check: $(INSTALLED)  ## Lint, types, layers
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ import typer
 from flows.arguments import JsonFile, MaxGroups, Verbose, checked, start
 from flows.benchmark_command import benchmark
 from flows.console import OUT, fail, show_messages
+from flows.run_commands import compare, resume, runs, trials
 from placer.config import (
     LOCAL,
     EvaluateSettings,
@@ -276,18 +277,10 @@ def evaluate(
     show_evaluation(flow(training_run, settings), json_file=json_file, placement_file=out)
 
 
-@app.command()
-def trials(
-    training_run: Annotated[str, typer.Argument(metavar="RUN", help="Run id of a training.")],
-    *,
-    out: Annotated[Path, typer.Option(help="Write the table here: .parquet or .csv.")],
-    verbose: Verbose = False,
-) -> None:
-    """Export the trials of a training, finished or not, as one file."""
-    start(verbose)
-    from flows.trials import export_trials
-
-    export_trials(training_run, out)
+app.command()(runs)
+app.command()(resume)
+app.command()(compare)
+app.command()(trials)
 
 
 @app.command()
@@ -436,7 +429,9 @@ def ui(
     from flows.ui import serve_page
     from placer.mlflow_store import open_store
 
-    with serve_page(open_store(), port) as page:
+    store = open_store()
+    store.mark_interrupted()
+    with serve_page(store, port) as page:
         OUT.print(f"MLflow page: {page.url}  (Ctrl-C ends it)")
         page.wait()
 

@@ -16,12 +16,14 @@ from placer.errors import InvalidValueError, MissingFileError
 from placer.files import load_graph_file, load_grouping, load_topology
 from placer.fingerprint import fingerprint
 from placer.grouping import Grouping
-from placer.mlflow_store import StageRun, Store
+from placer.mlflow_store import Store
 from placer.profile import Profile
+from placer.stage_run import StageRun
 from placer.tracking_names import (
     GRAPH,
     GRAPH_FINGERPRINT,
     GROUPING_RUN,
+    KEY,
     PROFILE_RUN,
     STAGE,
     TOPOLOGY,
@@ -36,6 +38,7 @@ EVALUATE = "evaluate"
 FIDELITY = "fidelity"
 BENCHMARK = "benchmark"
 SEARCH = "search"
+COMPARE = "compare"
 
 PROFILE_FILE = "profile.json"
 GROUPING_FILE = "grouping.json"
@@ -69,9 +72,13 @@ def profile_key(settings: ProfileSettings) -> str:
 
 def stage_key(stage: str, *inputs: str | Settings) -> str:
     """Return the key of a stage: its inputs, and the versions that may change its result."""
-    versions = [importlib.metadata.version(name) for name in ("placer", "tensorflow")]
     texts = [one if isinstance(one, str) else one.model_dump_json() for one in inputs]
-    return fingerprint([stage, *versions, *texts])
+    return fingerprint([stage, *versions().values(), *texts])
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the programs that may change a stage's result, by name."""
+    return {name: importlib.metadata.version(name) for name in ("placer", "tensorflow")}
 
 
 def reused(store: Store, stage: str, key: str) -> str | None:
@@ -90,12 +97,23 @@ def finished_run(store: Store, run_id: str, stage: str) -> StageRun:
         InvalidValueError: If the run is of another stage, or did not finish.
         UnknownNameError: If there is no such run.
     """
+    run = stage_run(store, run_id, stage)
+    if run.status != "FINISHED":
+        raise InvalidValueError(f"run {run_id} of stage {stage!r} is {run.status}, not FINISHED")
+    return run
+
+
+def stage_run(store: Store, run_id: str, stage: str) -> StageRun:
+    """Return a run of a stage, finished or not.
+
+    Raises:
+        InvalidValueError: If the run is of another stage.
+        UnknownNameError: If there is no such run.
+    """
     run = store.run(run_id)
     found = run.tags.get(STAGE, "none of Placer's stages")
     if found != stage:
         raise InvalidValueError(f"run {run_id} is of {found}, expected stage {stage!r}")
-    if run.status != "FINISHED":
-        raise InvalidValueError(f"run {run_id} of stage {stage!r} is {run.status}, not FINISHED")
     return run
 
 
@@ -165,7 +183,9 @@ def read_training(store: Store, run_id: str) -> GroupedInputs:
     run = finished_run(store, run_id, TRAIN)
     before = read_grouping(store, run.tags[GROUPING_RUN])
     tags = {**before.tags, TRAINING_RUN: run_id}
-    return dataclasses.replace(before, content=fingerprint([before.content, run_id]), tags=tags)
+    # A training that was extended has another key.
+    content = fingerprint([before.content, run_id, run.tags[KEY]])
+    return dataclasses.replace(before, content=content, tags=tags)
 
 
 def _content(path: Path) -> str:

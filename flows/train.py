@@ -5,8 +5,8 @@ the other. Whatever measures, the trials are in one table, and a training that w
 goes on where it was.
 """
 
-import dataclasses
 import datetime
+import json
 import logging
 from typing import Any
 
@@ -20,21 +20,28 @@ from flows.real_devices import (
     real_devices,
     require_real_devices,
 )
-from flows.stages import TRAIN, GroupedInputs, finished_run, read_grouping, reused, stage_key
+from flows.stages import (
+    TRAIN,
+    GroupedInputs,
+    finished_run,
+    read_grouping,
+    reused,
+    stage_key,
+    versions,
+)
 from placer.batch_trainer import BatchTrainer
 from placer.config import TrainSettings
 from placer.cross_entropy import CrossEntropyConfig, CrossEntropyTrainer
-from placer.features import group_features
 from placer.figures import learning_curve
 from placer.mlflow_store import OpenRun, Store, open_store
-from placer.policies.first_groups import units_of
-from placer.policies.graph import pretrained
+from placer.policies.by_name import policy_by_name
 from placer.policy import Policy
 from placer.ppo import PpoConfig, PpoTrainer
 from placer.profile import Profile
 from placer.reinforce import ReinforceConfig, ReinforceTrainer, failing_step_time_s
 from placer.report import seconds
 from placer.simulator import SimulatedEnvironment, Simulator
+from placer.tracking_names import TRAINING_SETTINGS_FILE
 from placer.training import train as run_training
 from placer.training_summary import training_summary
 from placer.trial_table import top_placements
@@ -55,29 +62,53 @@ def train_policy(grouping_run: str, settings: TrainSettings) -> str:
     key = stage_key(TRAIN, inputs.content, settings)
     if run_id := reused(store, TRAIN, key):
         return run_id
+    require_devices(store, inputs, settings)
+    name = training_name(inputs, settings)
+    with store.training(key, name=name, params=settings.model_dump(), tags=inputs.tags) as run:
+        keep_settings(run, settings)
+        conduct(store, run, inputs, settings)
+    return run.run_id
+
+
+def training_name(inputs: GroupedInputs, settings: TrainSettings) -> str:
+    """Return how people call a training."""
+    return f"train {inputs.graph_name} on {inputs.profile.topology.name}, seed {settings.seed}"
+
+
+def require_devices(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> None:
+    """See that the real devices are there if a training needs them, and leave them to workers."""
     if settings.environment != "simulated":
         require_real_devices(store, inputs)
         leave_gpus_to_workers()
+
+
+def keep_settings(run: OpenRun, settings: TrainSettings) -> None:
+    """Keep what a training is begun with, for whoever goes on with it."""
+    document = {
+        "version": 1,
+        "kind": "placer.training",
+        "versions": versions(),
+        "settings": settings.model_dump(mode="json"),
+    }
+    run.log_text(json.dumps(document, indent=2), TRAINING_SETTINGS_FILE)
+
+
+def conduct(store: Store, run: OpenRun, inputs: GroupedInputs, settings: TrainSettings) -> None:
+    """Train in an open run from where its log ends, and show there what was found."""
     from placer.mlflow_trial_log import MLflowTrialLog
 
-    name = f"train {inputs.graph_name} on {inputs.profile.topology.name}, seed {settings.seed}"
-    params = settings.model_dump()
-    with (
-        store.training(key, name=name, params=params, tags=inputs.tags) as run,
-        MLflowTrialLog(store, run.run_id) as log,
-    ):
+    with MLflowTrialLog(store, run.run_id) as log:
         _train(store, inputs, settings, log)
         trials = log.trials()
         names = [device.name for device in inputs.profile.topology.devices]
         log.log_top_placements(top_placements(trials, inputs.grouping, names))
         _describe(run, trials)
-    _log.info("%s: %s", name, training_summary(trials))
-    return run.run_id
+    _log.info("%s: %s", training_name(inputs, settings), training_summary(trials))
 
 
 def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: TrialLog) -> None:
     """Train in the simulation, then on the real devices, as far as each is asked for."""
-    trainer = _trainer(store, inputs, settings)
+    trainer = make_trainer(store, inputs, settings)
     if settings.simulated_trials:
         updates = run_training(
             trainer,
@@ -136,7 +167,8 @@ def _describe(run: OpenRun, trials: list[Trial]) -> None:
         run.log_figure(learning_curve(own, {}), f"learning_curve{suffix}.png")
 
 
-def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:
+def make_trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:
+    """Return the trainer of these settings, as it is before the first trial."""
     policy = _policy(inputs, settings)
     _warm_up(policy, store, inputs, settings)
     shared: dict[str, Any] = {
@@ -163,21 +195,11 @@ def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> Ba
 
 def _policy(inputs: GroupedInputs, settings: TrainSettings) -> Policy:
     """Return the network of the settings' name, as it is before the first trial."""
-    if settings.policy.network == "graph":
-        return pretrained(inputs.profile, inputs.grouping)
+    sizes = settings.policy.model_dump(exclude={"network"})
     with quiet_start():
-        from placer.policies.hierarchical import HierarchicalConfig, HierarchicalPolicy
-        from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy
-
-    def chosen(config: type) -> dict[str, Any]:
-        return settings.policy.model_dump(include={f.name for f in dataclasses.fields(config)})
-
-    if settings.policy.network == "hierarchical":
-        units = units_of(inputs.profile, inputs.grouping)
-        hierarchical = HierarchicalConfig(**chosen(HierarchicalConfig))
-        return HierarchicalPolicy(units, hierarchical, seed=settings.seed)
-    features = group_features(inputs.profile, inputs.grouping)
-    return Seq2SeqPolicy(features, Seq2SeqConfig(**chosen(Seq2SeqConfig)), seed=settings.seed)
+        return policy_by_name(
+            settings.policy.network, inputs.profile, inputs.grouping, sizes, seed=settings.seed
+        )
 
 
 def _warm_up(policy: Policy, store: Store, inputs: GroupedInputs, settings: TrainSettings) -> None:

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from placer.errors import StoreError
+from placer.errors import InvalidValueError, StoreError
 from placer.mlflow_artifacts import Artifacts
 from placer.mlflow_connection import Connection, connect, sqlite_file
 from placer.run_claims import LOCKS_FOLDER, SETTLING_S, in_progress, locked
+from placer.stage_run import INTERRUPTED, StageRun
 from placer.tracking_names import CLAIM, ERROR, HEARTBEAT, HOST, KEY, PARENT_RUN, PID, STAGE
 
 # isort: split
@@ -37,48 +38,7 @@ TRAIN_STAGE = "train"
 
 _NOTE = "mlflow.note.content"
 _FINISHED = "FINISHED"
-_SILENCE_S = 600.0
 _MAX_PARAM = 6000
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StageRun:
-    """What the store says about a run.
-
-    Attributes:
-        run_id: MLflow's id.
-        name: For people.
-        status: MLflow's: RUNNING, FINISHED, FAILED or KILLED.
-        tags: Placer's and the user's own; MLflow's internal ones too.
-        params: As text, as MLflow keeps them.
-    """
-
-    run_id: str
-    name: str
-    status: str
-    tags: Mapping[str, str]
-    params: Mapping[str, str]
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether some process seems to be working on the run.
-
-        It is dead if it was on this host and is gone, or has been silent for ten minutes.
-        """
-        if self.status != "RUNNING" or HEARTBEAT not in self.tags:
-            return False
-        silence = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(
-            self.tags[HEARTBEAT]
-        )
-        if silence.total_seconds() > _SILENCE_S:
-            return False
-        return self.tags[HOST] != platform.node() or _is_running(int(self.tags[PID]))
-
-    @property
-    def is_alive_elsewhere(self) -> bool:
-        """Whether another process than this one seems to be working on the run."""
-        is_own = self.tags.get(HOST) == platform.node() and self.tags.get(PID) == str(os.getpid())
-        return self.is_alive and not is_own
 
 
 class Store:
@@ -110,6 +70,39 @@ class Store:
     def find_training(self, key: str) -> StageRun | None:
         """Return the last training with these settings that did not finish, if any."""
         return self._find(TRAIN_STAGE, key, f"attributes.status != '{_FINISHED}'")
+
+    def trainings(self, tags: Mapping[str, str], *, limit: int) -> list[StageRun]:
+        """Return the newest trainings that have all these tags, the newest first.
+
+        Raises:
+            InvalidValueError: If the store cannot be asked for a tag.
+        """
+        query = [_has_tag(name, value) for name, value in {**tags, STAGE: TRAIN_STAGE}.items()]
+        with self.connection.errors():
+            found = self.connection.client.search_runs(
+                [self.connection.experiment_id],
+                filter_string=" and ".join(query),
+                order_by=["attributes.start_time DESC"],
+                max_results=limit,
+            )
+        return [_stage_run(run) for run in found]
+
+    def mark_interrupted(self) -> None:
+        """Give the trainings whose process died the status KILLED, and a tag that says why.
+
+        MLflow's page would show them as running for ever.
+        """
+        query = f"tags.`{STAGE}` = '{TRAIN_STAGE}' and attributes.status = 'RUNNING'"
+        with self.connection.errors():
+            found = self.connection.client.search_runs([self.connection.experiment_id], query)
+        for run in map(_stage_run, found):
+            # Who goes on with it at this moment holds its lock.
+            if run.state == INTERRUPTED:
+                with contextlib.suppress(StoreError), self._locked(run.tags[KEY]):
+                    if self.run(run.run_id).state == INTERRUPTED:
+                        reason = f"{run.worker} is gone; `placer resume {run.run_id}` goes on"
+                        OpenRun(self, run.run_id).set_tags({ERROR: f"interrupted: {reason}"})
+                        self._terminate(run.run_id, "KILLED")
 
     def finished_children(self, run_id: str) -> list[StageRun]:
         """Return the finished runs below a run."""
@@ -198,7 +191,7 @@ class Store:
     def _claim(self, run_id: str, found: StageRun | None) -> None:
         """Make a run this process's own; ``found`` is what it was, None if it is new."""
         if found is not None and found.is_alive_elsewhere:
-            raise StoreError(f"run {run_id}: {in_progress(_worker(found))}")
+            raise StoreError(f"run {run_id}: {in_progress(found.worker)}")
         claim = uuid.uuid4().hex
         own = {HOST: platform.node(), PID: str(os.getpid()), HEARTBEAT: now(), CLAIM: claim}
         OpenRun(self, run_id).set_tags(own)
@@ -206,7 +199,7 @@ class Store:
             time.sleep(SETTLING_S)
             now_there = self.run(run_id)
             if now_there.tags[CLAIM] != claim:
-                raise StoreError(f"run {run_id}: {in_progress(_worker(now_there))}")
+                raise StoreError(f"run {run_id}: {in_progress(now_there.worker)}")
 
     def _yield_to_earlier(self, run_id: str, stage: str, key: str) -> None:
         """Give up a new run if another process has started the same a moment before."""
@@ -214,7 +207,7 @@ class Store:
         if first is not None and first.run_id != run_id and first.is_alive:
             with self.connection.errors():
                 self.connection.client.delete_run(run_id)
-            raise StoreError(f"run {first.run_id}: {in_progress(_worker(first))}")
+            raise StoreError(f"run {first.run_id}: {in_progress(first.worker)}")
 
     def _run_again(self, run_id: str) -> None:
         with self.connection.errors():
@@ -397,23 +390,19 @@ def _stage_run(run: Run) -> StageRun:
         status=run.info.status,
         tags=dict(run.data.tags),
         params=dict(run.data.params),
+        metrics=dict(run.data.metrics),
     )
 
 
-def _worker(run: StageRun) -> str:
-    return f"process {run.tags[PID]} on {run.tags[HOST]}"
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # someone else's
-    command_line = Path(f"/proc/{pid}/cmdline")
-    # The dead process of a parent that does not collect it still has an id, but no command.
-    return not command_line.exists() or command_line.read_bytes() != b""
+def _has_tag(name: str, value: str) -> str:
+    """Return the condition that a run has a tag; the language of the store knows no escapes."""
+    quote = '"' if "'" in value else "'"
+    if not name or "`" in name or quote in value:
+        raise InvalidValueError(
+            f"cannot search for tag {name!r} = {value!r}: the name must be without `, the value"
+            " without one of ' and \""
+        )
+    return f"tags.`{name}` = {quote}{value}{quote}"
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -13,6 +13,7 @@ Checkpoints are ``checkpoints/`` and a name that holds the content's checksum. T
 names a checkpoint is set last; the last two files are kept.
 """
 
+import itertools
 import logging
 import math
 import weakref
@@ -121,6 +122,21 @@ class MLflowTrialLog:
             return self._writer.trials()
         shards, _ = until_it_answers(self.store.connection, self._read_shards)
         return [trial for shard in shards.values() for trial in table_to_trials(shard.table)]
+
+    def updates(self) -> list[tuple[list[Trial], dict[str, float]]]:
+        """Return the trials of each update, in order, and the metrics of those that ended.
+
+        It is what ``append`` was given: another log that is given it is the same.
+        """
+        shards, _ = until_it_answers(self.store.connection, self._read_shards)
+        trials = [trial for shard in shards.values() for trial in table_to_trials(shard.table)]
+        metrics = {
+            update: kept for shard in shards.values() for update, kept in shard.updates.items()
+        }
+        return [
+            (list(found), metrics.get(update, {}))
+            for update, found in itertools.groupby(trials, key=lambda trial: trial.update)
+        ]
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint; after this returns, a kill loses nothing up to it."""
@@ -280,16 +296,23 @@ class _Writer:
         Those of the first ``num_logged`` trials are left out: the store has them.
         """
         points: list[tuple[Trial, str, float, int]] = []
-        for trial in trials:
-            self._best = fastest([self._best, trial])
-            for name, one in ((STEP_TIME, trial), (BEST_STEP_TIME, self._best)):
-                if (time_s := step_time_s(one)) is not None:
-                    points.append((trial, name, time_s, trial.number))
         last_of_update = {trial.update: trial for trial in trials}
+        for trial in trials:
+            before, self._best = self._best, fastest([self._best, trial])
+            is_end = has_points(trial.update) and trial is last_of_update[trial.update]
+            names = [STEP_TIME]
+            if self._best is not before or (is_end and trial.update in updates):
+                names.append(BEST_STEP_TIME)
+            for name in names:
+                time_s = step_time_s(trial if name == STEP_TIME else self._best)
+                if time_s is not None:
+                    points.append((trial, name, time_s, trial.number))
         for update, metrics in updates.items():
             trial = last_of_update[update]
             points += [
-                (trial, f"{UPDATE_PREFIX}{name}", value, update) for name, value in metrics.items()
+                (trial, f"{UPDATE_PREFIX}{name}", value, update)
+                for name, value in metrics.items()
+                if has_points(update)
             ]
         self._num_trials += len(trials)
         return [
@@ -297,6 +320,16 @@ class _Writer:
             for trial, name, value, step in points
             if trial.number >= num_logged
         ]
+
+
+def has_points(update: int) -> bool:
+    """Return whether the charts have points of an update.
+
+    All of the first 256 have; then every second up to 512, every fourth up to 1,024, and so on:
+    a long training has some 128 for each doubling. The shards have the metrics of all.
+    """
+    stride = 1 << max(0, update.bit_length() - 8)
+    return update % stride == 0
 
 
 def _shards_of(journal: Journal) -> dict[str, _Shard]:

@@ -88,6 +88,8 @@ CLAIM = "placer.claim"
 CHECKPOINT = "placer.checkpoint"
 LOGGED_TRIALS = "placer.logged_trials"
 ERROR = "placer.error"
+EXTENDED_TO = "placer.extended_to"
+FORKED_FROM = "placer.forked_from"
 
 GRAPH = "placer.graph"
 TOPOLOGY = "placer.topology"
@@ -97,9 +99,11 @@ PROFILE_RUN = "placer.profile_run"
 GROUPING_RUN = "placer.grouping_run"
 TRAINING_RUN = "placer.training_run"
 METHOD = "placer.method"
+COMPARED_RUNS = "placer.compared_runs"
 
 TAGS: Mapping[str, str] = {
-    STAGE: "which stage the run is: profile, group, train, evaluate, fidelity, benchmark or search",
+    STAGE: "which stage the run is: profile, group, train, evaluate, fidelity, benchmark, search or"
+    " compare",
     KEY: "fingerprint of everything the stage's result depends on",
     HOST: "host of the process that worked on the run last",
     PID: "its process id",
@@ -107,7 +111,9 @@ TAGS: Mapping[str, str] = {
     CLAIM: "name of its claim on the run; another process that sets it has the run",
     CHECKPOINT: "artifact that holds the last checkpoint",
     LOGGED_TRIALS: "number of trials whose metrics are in the store",
-    ERROR: "why the last attempt failed",
+    ERROR: "why the last attempt failed, or how it was interrupted",
+    EXTENDED_TO: "number of trials wanted, once it was extended",
+    FORKED_FROM: "run whose checkpoint this training goes on from",
     GRAPH: "how people call the graph",
     TOPOLOGY: "how people call the topology",
     GRAPH_FINGERPRINT: "fingerprint of the graph's structure",
@@ -116,14 +122,50 @@ TAGS: Mapping[str, str] = {
     GROUPING_RUN: "run of the grouping that was trained on",
     TRAINING_RUN: "run of the training that was evaluated",
     METHOD: "who found the best placement",
+    COMPARED_RUNS: "runs that were compared",
 }
 
 TRIALS_FOLDER = "trials"
 CHECKPOINTS_FOLDER = "checkpoints"
 TOP_PLACEMENTS_FILE = "top_placements.csv"
+TRAINING_SETTINGS_FILE = "settings.json"
 
 TRAINING_ARTIFACTS: Mapping[str, str] = {
     TRIALS_FOLDER: "the trial table, in Parquet shards",
     CHECKPOINTS_FOLDER: "the last two checkpoints of the trainer",
     TOP_PLACEMENTS_FILE: "the fastest distinct placements",
+    TRAINING_SETTINGS_FILE: "what it was begun with: all settings, and versions",
 }
+
+COMPARISON_FILE = "comparison.json"
+COMPARISON_TABLE_FILE = "comparison.md"
+COMPARISON_FIGURE = "best_so_far.png"
+
+COMPARISON_ARTIFACTS: Mapping[str, str] = {
+    COMPARISON_FILE: "what the runs found, and in what they differ",
+    COMPARISON_TABLE_FILE: "the same as tables for people",
+    COMPARISON_FIGURE: "best step time against trials and against wall time",
+}
+
+CHAMPION = "champion"
+"""The alias of the best version of a registered policy."""
+
+PROFILE_FINGERPRINT = "placer.profile_fingerprint"
+NETWORK = "placer.network"
+ENVIRONMENT = "placer.environment"
+BEST_STEP_TIME_S = "placer.best_step_time_s"
+
+MODEL_TAGS: Mapping[str, str] = {
+    GRAPH: TAGS[GRAPH],
+    TOPOLOGY: TAGS[TOPOLOGY],
+    GRAPH_FINGERPRINT: TAGS[GRAPH_FINGERPRINT],
+    TOPOLOGY_FINGERPRINT: TAGS[TOPOLOGY_FINGERPRINT],
+    PROFILE_FINGERPRINT: "fingerprint of graph, costs and topology",
+    TRAINING_RUN: "run of the training that made it",
+    NETWORK: "name of the policy network",
+    ENVIRONMENT: "where the best placement was measured",
+    BEST_STEP_TIME_S: "what a step of the best placement took there",
+}
+
+POLICY_MODEL_FOLDER = "policy_model"
+"""Artifact of a training that is or was the champion: its versions of the registered model."""

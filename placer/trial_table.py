@@ -44,6 +44,7 @@ SCHEMA = pa.schema(
 UpdateMetrics = Mapping[int, Mapping[str, float]]
 """The metrics of some updates, by update."""
 
+_REPEATED = ["device_of_group.list.element", "method", "environment", "outcome", "detail"]
 _VERSION_KEY = b"placer.trial_table"
 _UPDATES_KEY = b"placer.updates"
 _OF_TRIAL = ("number", "update", "method", "environment", "device_of_group", "finished_at_s")
@@ -91,13 +92,20 @@ def frame_to_trials(frame: pd.DataFrame) -> list[Trial]:
 
 
 def encode_parquet(table: pa.Table, updates: UpdateMetrics) -> bytes:
-    """Return a trial table and the metrics of its updates as a Parquet file."""
+    """Return a trial table and the metrics of its updates as a Parquet file.
+
+    The bytes depend on the rows alone, not on the parts in which they came together.
+    """
     metadata = {
         _VERSION_KEY: str(VERSION).encode(),
         _UPDATES_KEY: json.dumps(updates, allow_nan=False).encode(),
     }
     buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), buffer, compression="zstd")
+    whole = table.combine_chunks().replace_schema_metadata(metadata)
+    # Statistics and dictionaries of what seldom repeats cost more than they save.
+    pq.write_table(
+        whole, buffer, compression="zstd", write_statistics=False, use_dictionary=_REPEATED
+    )
     return buffer.getvalue()
 
 
@@ -123,6 +131,8 @@ def decode_parquet(content: bytes, name: str) -> tuple[pa.Table, dict[int, dict[
     if not table.schema.equals(SCHEMA):
         raise FileFormatError(f"{name}: its columns are not those of a trial table")
     updates = json.loads(metadata[_UPDATES_KEY])
+    # Parquet has its own names for the elements of lists: they would be written again.
+    table = pa.Table.from_arrays(table.columns, schema=SCHEMA)
     return table, {int(update): metrics for update, metrics in updates.items()}
 
 

@@ -27,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--faults", type=int, default=4, help="accidents of workers in test_fault_injection.py"
     )
+    parser.addoption(
+        "--kills", type=int, default=5, help="how often test_crashes.py kills its training"
+    )
 
 
 @pytest.fixture

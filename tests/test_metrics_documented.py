@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from flows.train import keep_settings
+from placer.config import TrainSettings
 from placer.grouping import Grouping
 from placer.mlflow_store import Store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.tracking_names import (
     CHECKPOINT,
     CLAIM,
+    COMPARISON_ARTIFACTS,
     EVALUATION_METRICS,
     EXPERIMENT,
     FIDELITY_METRICS,
@@ -68,6 +71,7 @@ def trained(store: Store, kind: str) -> str:
             store.training(key, name="documented", params={}, tags={}) as run,
             MLflowTrialLog(store, run.run_id) as log,
         ):
+            keep_settings(run, TrainSettings())
             if checkpoint := log.load_checkpoint():
                 trainer.restore(checkpoint)
             measured = [
@@ -96,6 +100,7 @@ def test_the_page_explains_every_listed_metric_tag_and_artifact() -> None:
     assert explained("Metrics of the simulator's speed").keys() == SPEED_METRICS.keys()
     assert explained("Tags").keys() == TAGS.keys()
     assert explained("Artifacts of a training").keys() == TRAINING_ARTIFACTS.keys()
+    assert explained("Artifacts of a comparison").keys() == COMPARISON_ARTIFACTS.keys()
 
 
 def test_every_explanation_says_something() -> None:

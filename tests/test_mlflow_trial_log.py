@@ -15,7 +15,7 @@ import pytest
 
 from placer.errors import FileFormatError, InvalidValueError
 from placer.mlflow_store import Store
-from placer.mlflow_trial_log import SHARD_TRIALS, MLflowTrialLog
+from placer.mlflow_trial_log import SHARD_TRIALS, MLflowTrialLog, has_points
 from placer.trial_table import encode_parquet, trials_to_table
 from placer.trials import Checkpoint
 from tests import training_process
@@ -75,8 +75,7 @@ def test_curves_have_the_trials_times_and_skip_what_did_not_run(log: MLflowTrial
     ]
     assert curve(log, "trial/best_step_time_s") == [
         (1, 3.0, 1000001),
-        (2, 3.0, 1000002),
-        (3, 3.0, 1000003),
+        (3, 3.0, 1000003),  # the end of an update
         (4, 2.0, 1000004),
     ]
     assert curve(log, "update/reward_mean") == [(0, -1.5, 1000003)]
@@ -134,6 +133,29 @@ def test_appending_the_same_trials_again_changes_nothing(log: MLflowTrialLog) ->
     assert len(curve(log, "trial/step_time_s")) == 8
 
 
+def test_long_trainings_have_points_of_fewer_and_fewer_updates() -> None:
+    charted = [update for update in range(4096) if has_points(update)]
+
+    assert charted[:256] == list(range(256))
+    for first in (256, 512, 1024, 2048):
+        stride = first // 128
+        assert [update for update in charted if first <= update < 2 * first] == list(
+            range(first, 2 * first, stride)
+        )
+
+
+def test_an_update_without_points_is_kept_all_the_same(log: MLflowTrialLog) -> None:
+    numbers = range(256 * BATCH, 258 * BATCH)  # the updates 256 and 257
+
+    with log:
+        log.append(trials_of(range(256 * BATCH)), {})
+        for first in numbers[::BATCH]:
+            log.append(trials_of(range(first, first + BATCH)), {"loss": float(first)})
+
+    assert [step for step, _, _ in curve(log, "update/loss")] == [256]
+    assert [metrics for _, metrics in log.updates()[256:]] == [{"loss": 1024.0}, {"loss": 1028.0}]
+
+
 def test_many_points_are_sent_without_waiting_for_the_end(log: MLflowTrialLog) -> None:
     append_all(log, 1024, batch=256)  # two points a trial and one an update
 
@@ -148,7 +170,7 @@ def test_the_best_so_far_goes_on_from_the_shards(log: MLflowTrialLog) -> None:
     with reopened(log) as again:
         again.append([trial_of(1, ok(5.0))], {})
 
-    assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1.0, 1.0]
+    assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1.0]
 
 
 def test_with_the_first_real_trial_that_runs_the_best_starts_anew(log: MLflowTrialLog) -> None:
@@ -166,7 +188,7 @@ def test_with_the_first_real_trial_that_runs_the_best_starts_anew(log: MLflowTri
             again.append([trial], {})
 
     assert [value for _, value, _ in curve(log, "trial/step_time_s")] == [1, 3, 5, 6, 4]
-    assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1, 1, 1, 5, 5, 4]
+    assert [value for _, value, _ in curve(log, "trial/best_step_time_s")] == [1, 5, 4]
 
 
 def test_an_update_kept_trial_by_trial_has_its_metrics_at_its_last_trial(
@@ -364,8 +386,8 @@ def test_a_training_killed_again_and_again_ends_as_one_left_alone(
         if trial.measurement is not None
     ]
     assert len(curve(log, "trial/best_step_time_s")) == num_trials
-    assert [step for step, _, _ in curve(log, "update/reward_mean")] == list(
-        range(num_trials // BATCH)
-    )
+    assert [step for step, _, _ in curve(log, "update/reward_mean")] == [
+        update for update in range(num_trials // BATCH) if has_points(update)
+    ]
     assert checkpoint is not None
     assert checkpoint.num_trials > num_trials - 2 * BATCH

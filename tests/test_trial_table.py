@@ -86,6 +86,18 @@ def test_a_parquet_file_gives_its_trials_and_metrics_back(
     assert found_updates == updates
 
 
+@given(LISTS_OF_TRIALS, LISTS_OF_TRIALS)
+def test_a_file_is_the_same_whatever_parts_it_was_written_in(
+    first: list[Trial], second: list[Trial]
+) -> None:
+    at_once = encode_parquet(trials_to_table(first + second), {})
+
+    begun, _ = decode_parquet(encode_parquet(trials_to_table(first), {}), "shard")
+    in_parts = encode_parquet(pa.concat_tables([begun, trials_to_table(second)]), {})
+
+    assert in_parts == at_once
+
+
 def one_trial(
     number: int,
     step_time_s: float | None,

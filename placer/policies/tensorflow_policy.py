@@ -50,6 +50,8 @@ class TensorFlowPolicy(abc.ABC):
         entropy_bonus: float,
         jit_compile: bool,
     ) -> None:
+        # A training that is resumed must end as one that was not: to the last bit.
+        tf.config.experimental.enable_op_determinism()
         self.num_groups = num_groups
         self.num_devices = num_devices
         self._entropy_bonus = entropy_bonus

@@ -29,6 +29,7 @@ from placer.evaluation import evaluate as judge
 from placer.figures import device_load, learning_curve, step_times
 from placer.files import save_placement, write_json
 from placer.heuristics import heuristic_placements
+from placer.mlflow_inputs import log_graph
 from placer.mlflow_store import OpenRun, open_store
 from placer.policy import Actions
 from placer.profile import CALIBRATION_PLACEMENTS
@@ -63,6 +64,7 @@ def evaluate_training(training_run: str, settings: EvaluateSettings) -> str:
     tags = {**inputs.tags, METHOD: method}
     params = settings.model_dump()
     with store.stage(EVALUATE, key, name=name, params=params, tags=tags) as run:
+        log_graph(run, inputs.graph_name, inputs.profile)
         _log_evaluation(run, inputs, evaluation, _figures(evaluation, trials, simulator))
     return run.run_id
 

@@ -10,6 +10,7 @@ from flows.stages import GROUP, GROUPING_FILE, read_profile, reused, stage_key
 from placer.config import GroupSettings
 from placer.files import save_grouping
 from placer.group_ops import GroupingConfig, group_ops
+from placer.mlflow_inputs import log_graph
 from placer.mlflow_store import open_store
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def group_profile(profile_run: str, settings: GroupSettings) -> str:
     ):
         save_grouping(result.grouping, inputs.profile.graph, Path(scratch, GROUPING_FILE))
         run.log_folder(Path(scratch))
+        log_graph(run, inputs.graph_name, inputs.profile)
         run.log_params({"num": result.num_groups_after})
     counts = ", ".join(f"{count} by {step}" for step, count in result.num_groups_after.items())
     _log.info("%s: %s", name, counts.replace(" by ops", " ops", 1))

@@ -20,6 +20,7 @@ from flows.stages import (
 )
 from placer.config import ProfileSettings
 from placer.files import save_profile
+from placer.mlflow_inputs import log_graph
 from placer.mlflow_store import open_store
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def profile_graph(settings: ProfileSettings) -> str:
             # The stages that measure go to the same hosts.
             shutil.copyfile(settings.cluster, Path(scratch, HOSTS_FILE))
         run.log_folder(Path(scratch))
+        log_graph(run, settings.graph_name, profile)
     _log.info("%s: %d ops, times by %s", name, profile.graph.num_ops, profile.provenance.method)
     return run.run_id
 

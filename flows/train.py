@@ -33,6 +33,7 @@ from placer.batch_trainer import BatchTrainer
 from placer.config import TrainSettings
 from placer.cross_entropy import CrossEntropyConfig, CrossEntropyTrainer
 from placer.figures import learning_curve
+from placer.mlflow_inputs import log_graph
 from placer.mlflow_store import OpenRun, Store, open_store
 from placer.policies.by_name import policy_by_name
 from placer.policy import Policy
@@ -95,15 +96,21 @@ def keep_settings(run: OpenRun, settings: TrainSettings) -> None:
 
 def conduct(store: Store, run: OpenRun, inputs: GroupedInputs, settings: TrainSettings) -> None:
     """Train in an open run from where its log ends, and show there what was found."""
+    from placer.mlflow_registry import register_policy
     from placer.mlflow_trial_log import MLflowTrialLog
 
+    log_graph(run, inputs.graph_name, inputs.profile)
     with MLflowTrialLog(store, run.run_id) as log:
         _train(store, inputs, settings, log)
         trials = log.trials()
         names = [device.name for device in inputs.profile.topology.devices]
         log.log_top_placements(top_placements(trials, inputs.grouping, names))
         _describe(run, trials)
+        checkpoint = log.load_checkpoint()
+    champion = register_policy(store, run.run_id, inputs, settings, trials, checkpoint)
     _log.info("%s: %s", training_name(inputs, settings), training_summary(trials))
+    if champion is not None:
+        _log.info("train: its policy is the champion now, %s", champion)
 
 
 def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: TrialLog) -> None:

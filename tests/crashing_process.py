@@ -1,14 +1,12 @@
 """A training that kills itself with SIGKILL at a chosen moment.
 
-Run as ``python -m tests.crashing_process GROUPING_RUN TRIALS MOMENT COUNT DELAY_S``, it trains in
-the embedded store of the working directory, goes on where an earlier one was killed, and is
-killed within that delay after the moment came for that many times. Its wall clock stands still,
-so that two trainings may be the same to the byte.
+It trains in the embedded store of a folder, goes on where an earlier one was killed, and is killed
+within a delay after a moment came for so many times. Its wall clock stands still, so that two
+trainings may be the same to the byte.
 """
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,11 +20,15 @@ from placer import measuring
 from placer.config import PolicySettings, TrainSettings
 from placer.journal import Journal
 from placer.mlflow_store import OpenRun
+from placer.policies.seq2seq import Seq2SeqPolicy
 from placer.tracking_names import CHECKPOINT, CHECKPOINTS_FOLDER, TRIALS_FOLDER
 
 NEVER = "never"
 MOMENTS = ("trial", "shard", "checkpoint", "tag", "transaction")
 """Between anything; while that file is written; as the checkpoint's tag is set; at a commit."""
+
+NETWORK = Seq2SeqPolicy
+"""Loaded with this module: many processes begin as copies of one that has it."""
 
 POLICY = PolicySettings(hidden_size=8, attention_size=4, embedding_size=4, jit_compile=False)
 
@@ -82,9 +84,13 @@ class _StoppedClock:
         return 1e9
 
 
-if __name__ == "__main__":
-    grouping_run, num_trials, moment, count, delay_s = sys.argv[1:]
+def train(
+    folder: Path, grouping_run: str, num_trials: int, moment: str, count: int, delay_s: float
+) -> None:
+    """Train in a folder until the end, or until the kill."""
+    os.chdir(folder)
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
     measuring.time = _StoppedClock  # type: ignore[assignment]
-    arm(moment, int(count), float(delay_s))
-    run_id = train_policy.fn(grouping_run, settings(int(num_trials)))
+    arm(moment, count, delay_s)
+    run_id = train_policy.fn(grouping_run, settings(num_trials))
     Path(f"{run_id}.finished").touch()

@@ -6,10 +6,8 @@ each of the moments at which a kill could do harm.
 
 import hashlib
 import logging
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from flows.profile import profile_graph
 from placer.config import GroupSettings, ProfileSettings
 from placer.files import save_profile
 from placer.mlflow_store import Store, open_store
+from tests import crashing_process
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 from tests.crashing_process import MOMENTS, NEVER
 
@@ -38,13 +37,16 @@ LONGEST_DELAY_S = {
 TRIALS_A_KILL = 100
 
 
-def train(folder: Path, grouping_run: str, num_trials: int, *moment: object) -> int:
-    command = [sys.executable, "-m", "tests.crashing_process", grouping_run, str(num_trials)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    environment.pop("MLFLOW_TRACKING_URI", None)
-    return subprocess.run(
-        [*command, *map(str, moment)], cwd=folder, env=environment, check=False
-    ).returncode
+def train(folder: Path, grouping_run: str, num_trials: int, *moment: object) -> int | None:
+    """Train in a process of its own; return its exit code."""
+    # One process imports TensorFlow and MLflow, and the others begin as copies of it.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.crashing_process"])
+    arguments = (folder, grouping_run, num_trials, *moment)
+    process = context.Process(target=crashing_process.train, args=arguments)
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 @pytest.fixture
@@ -95,7 +97,8 @@ def end_state(folder: Path) -> dict[str, Any]:
 
 def files(store: Store, run_id: str) -> dict[str, str]:
     folder = store.artifacts.journal(run_id).folder
-    paths = [path for path in folder.rglob("*") if path.is_file()]
+    # MLflow puts a name of its own and the time into what describes a model.
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "MLmodel"]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(paths)

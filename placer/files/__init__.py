@@ -1,7 +1,7 @@
 """Reading and writing of everything Placer keeps: one module for each kind of file."""
 
 from placer.files.documents import atomic_write, write_json
-from placer.files.graphs import GraphFile, load_graph_file, save_profile
+from placer.files.graphs import GraphFile, load_graph_file, parse_graph, save_profile
 from placer.files.groupings import load_grouping, save_grouping
 from placer.files.placements import load_placement, placement_document, save_placement
 from placer.files.topologies import load_topology, packaged_topologies, save_topology
@@ -14,6 +14,7 @@ __all__ = [
     "load_placement",
     "load_topology",
     "packaged_topologies",
+    "parse_graph",
     "placement_document",
     "save_grouping",
     "save_placement",

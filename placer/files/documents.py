@@ -162,7 +162,15 @@ def read_json(path: StrPath) -> dict[str, Any]:
         FileFormatError: If it is not valid JSON, is cut short, holds NaN or an infinity,
             says a key twice, or is not an object.
     """
-    text = read_text(path)
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str, path: StrPath) -> dict[str, Any]:
+    """Return the object of a JSON text, read strictly; ``path`` is what errors call it.
+
+    Raises:
+        FileFormatError: As ``read_json``.
+    """
     try:
         document = _parse(text)
     except json.JSONDecodeError as error:

@@ -27,6 +27,7 @@ from placer.files.documents import (
     check_kind,
     check_version,
     naming,
+    parse_json,
     read_json,
     write_compact_json,
 )
@@ -149,7 +150,19 @@ def load_graph_file(path: StrPath) -> GraphFile:
         FileFormatError: If it is neither, or what it holds cannot be right: a negative or
             non-finite time or size, an unknown or repeated op, a cycle.
     """
-    document = read_json(path)
+    return _graph_file(read_json(path), path)
+
+
+def parse_graph(text: str, name: str) -> GraphFile:
+    """Return what ``load_graph_file`` would of a file with this text; errors call it ``name``.
+
+    Raises:
+        FileFormatError: As ``load_graph_file``.
+    """
+    return _graph_file(parse_json(text, name), name)
+
+
+def _graph_file(document: dict[str, Any], path: StrPath) -> GraphFile:
     if "kind" not in document and "nodes" in document and "edges" in document:
         published = check(PublishedGraph, document, path)
         with naming(path):

@@ -67,6 +67,9 @@ class GraphConfig:
 
 DEFAULT_CONFIG = GraphConfig()
 
+_SHARED = "shared/"
+"""Before the names of the variables that belong to no graph."""
+
 
 def pretrained(
     profile: Profile, grouping: Grouping, config: GraphConfig = DEFAULT_CONFIG
@@ -79,6 +82,27 @@ def pretrained(
         InfeasibleError: If a group has no permitted device.
     """
     return GraphPolicy(profile, grouping, config, parameters=load_parameters(PRETRAINED))
+
+
+def transferred(
+    state: Mapping[str, npt.NDArray[np.generic]], profile: Profile, grouping: Grouping
+) -> "GraphPolicy":
+    """Return the policy with network and decoder as a training on another graph left them.
+
+    Args:
+        state: Of the policy of that training; what belongs to its groups is left out.
+        profile: What is placed now.
+        grouping: Its groups.
+
+    Raises:
+        InfeasibleError: If a group has no permitted device.
+    """
+    parameters = {
+        name.removeprefix(_SHARED): np.asarray(value, dtype=np.float64)
+        for name, value in state.items()
+        if name.startswith(_SHARED)
+    }
+    return GraphPolicy(profile, grouping, parameters=parameters)
 
 
 class GraphPolicy:
@@ -176,6 +200,6 @@ class GraphPolicy:
         return {
             "table": self._terms.table,
             "shift": self._terms.shift,
-            **{f"shared/{name}": value for name, value in self._parameters.items()},
+            **{f"{_SHARED}{name}": value for name, value in self._parameters.items()},
             **self._adam.state(),
         }

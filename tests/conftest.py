@@ -1,5 +1,6 @@
 """What all tests share: small profiles, the reference workloads, golden files."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.builders import make_profile, make_topology
 
 MSR_FOLDER = Path(__file__).parents[2] / "shared" / "workloads" / "msr"
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
+SLOW_FILE = re.compile(r"^pytestmark = .*\bslow\b", re.MULTILINE)
 
 # The same examples in every run, nothing written to disk. To search further afield:
 # pytest --hypothesis-profile thorough
@@ -30,6 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kills", type=int, default=5, help="how often test_crashes.py kills its training"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files of slow tests where none is wanted: half a minute of imports."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 @pytest.fixture

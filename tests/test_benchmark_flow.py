@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows import benchmark as module
 from flows.benchmark import benchmark
@@ -19,15 +18,10 @@ from placer.mlflow_store import Store, open_store
 from placer.tracking_names import PARENT_RUN, SEARCH_METRICS, SPEED_METRICS, TAGS
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 
-pytestmark = pytest.mark.slow
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 METHODS = ("hill-climbing", "single", "expert")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 @pytest.fixture(scope="module")

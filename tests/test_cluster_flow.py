@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import evaluate
 from flows.group import group
@@ -19,7 +18,8 @@ from placer.mlflow_store import open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from tests.agents import running_agent
 
-pytestmark = pytest.mark.slow
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
 
@@ -45,11 +45,11 @@ def test_a_cluster_is_profiled_trained_on_and_has_the_last_word(hosts_file, tmp_
         batch_size=2,
         measurement=MeasurementSettings(max_timed_steps=6),
     )
-    with prefect_test_harness(server_startup_timeout=120):
-        profile_run = profile(source)
-        hosts_file.rename(tmp_path / "elsewhere.toml")  # the run keeps what it needs
-        training_run = train(group(profile_run), settings)
-        evaluation_run = evaluate(training_run, EvaluateSettings(rounds=6, num_learned=1))
+
+    profile_run = profile(source)
+    hosts_file.rename(tmp_path / "elsewhere.toml")  # the run keeps what it needs
+    training_run = train(group(profile_run), settings)
+    evaluation_run = evaluate(training_run, EvaluateSettings(rounds=6, num_learned=1))
 
     store = open_store()
     with MLflowTrialLog(store, training_run) as log:

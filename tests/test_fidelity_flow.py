@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.fidelity import fidelity, measure_fidelity
 from flows.group import group
@@ -22,16 +21,11 @@ from placer.mlflow_store import Store, open_store
 from placer.tracking_names import FIDELITY_METRICS
 from tests.builders import make_profile, make_topology
 
-pytestmark = pytest.mark.slow
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
 QUICK = FidelitySettings(count=8, seed=5, measurement=MeasurementSettings(max_timed_steps=6))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import evaluate
 from flows.group import group
@@ -39,7 +38,8 @@ from placer.simulator import SimulatedEnvironment, Simulator, simulate
 from placer.tracking_names import EVALUATION_BOUND, EVALUATION_GAP, EVALUATION_METRICS
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
 
-pytestmark = pytest.mark.slow
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 POLICY = PolicySettings(hidden_size=8, attention_size=4, embedding_size=4, jit_compile=False)
 TRAIN = TrainSettings(trials=64, batch_size=8, checkpoint_every=2, policy=POLICY)
@@ -52,12 +52,6 @@ STAGED = TRAIN.model_copy(
     }
 )
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 @pytest.fixture(scope="module")

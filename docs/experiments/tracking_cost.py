@@ -2,11 +2,12 @@
 
     python docs/experiments/tracking_cost.py --graph graph.json --topology four.toml
 
-The default policy is trained in the simulation, in turns with trials kept in an embedded store and
-kept in memory alone. A pair's ratio is of the time of the whole training, hand-over at the end
-included. With ``--determinism`` trainings with TensorFlow's deterministic ops and without take turns
-instead, in processes of their own. With ``--large`` it tells how long 20,000 made-up trials of 300
-groups on four devices take to be kept, how large they are, and leaves the store for a look.
+The default policy is trained in the simulation, in turns with trials kept in an embedded store
+and kept in memory alone. A pair's ratio is of the time of the whole training, hand-over at the
+end included. With ``--determinism`` trainings with TensorFlow's deterministic ops and without
+take turns instead, in processes of their own. With ``--large`` it tells how long 20,000 made-up
+trials of 300 groups on four devices take to be kept, how large they are, and leaves the store for
+a look.
 """
 
 import argparse

@@ -40,7 +40,7 @@ test-fast: $(INSTALLED)  ## Run the tests that start no TensorFlow, MLflow or Pr
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
 crash-test: $(INSTALLED)  ## Kill a training of 2,000 trials 20 times; it must end as one left alone
-	$(BIN)/python -m pytest tests/test_crashes.py --kills 20 --log-cli-level INFO $(ARGS)
+	$(BIN)/python -m pytest tests/test_crashes.py --kills 20 --timeout 1800 --log-cli-level INFO $(ARGS)
 
 check: $(INSTALLED)  ## Lint, types, layers
 	$(BIN)/ruff check .

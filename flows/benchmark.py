@@ -189,7 +189,7 @@ def make_table(benchmark_run: str, search_runs: Sequence[str], settings: Benchma
     run.log_text(table, BENCHMARK_TABLE_FILE)
     run.log_table(long_table(rows), Path(BENCHMARK_TABLE_FILE).with_suffix(".csv").name)
     run.log_figure(search_curves(results), SEARCHES_FIGURE)
-    run.describe(table)
+    run.describe(table, [SEARCHES_FIGURE])
 
 
 def _cell(run_id: str, result: CellResult) -> dict[str, Any]:

@@ -55,7 +55,8 @@ from placer.tracking_names import (
 
 _MOST_SELECTED = 20
 _MOST_RUNS = 50
-_MOST_NOTE = 5000
+_MOST_NOTE = 4900
+"""Characters of a text that is shown with a figure: the store takes 5,000 together."""
 
 _log = logging.getLogger(__name__)
 
@@ -221,8 +222,8 @@ def _log_comparison(run: OpenRun, comparison: Comparison) -> None:
     run.log_text(json.dumps({**head, **comparison.document()}, indent=2), COMPARISON_FILE)
     markdown = markdown_comparison(comparison)
     run.log_text(markdown, COMPARISON_TABLE_FILE)
-    run.describe(_note(markdown))
     run.log_figure(comparison_curves(comparison.runs), COMPARISON_FIGURE)
+    run.describe(_note(markdown), [COMPARISON_FIGURE])
 
 
 def _note(markdown: str) -> str:

@@ -131,12 +131,13 @@ def _log_evaluation(
         write_json(_document(run, inputs, evaluation, report), folder / EVALUATION_FILE)
         run.log_folder(folder)
     run.log_text(report.html(), REPORT_FILE)
-    run.describe(report.answer())
     if evaluation.bound is not None:
         found = {EVALUATION_BOUND: evaluation.bound.seconds, EVALUATION_GAP: report.gap}
         run.log_metrics({name: value for name, value in found.items() if value is not None})
-    for caption, figure in figures.items():
-        run.log_figure(figure, f"{caption.lower().replace(' ', '_')}.png")
+    files = {f"{caption.lower().replace(' ', '_')}.png": caption for caption in figures}
+    for file, caption in files.items():
+        run.log_figure(figures[caption], file)
+    run.describe(report.answer(), list(files))
 
 
 def _document(

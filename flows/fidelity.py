@@ -144,7 +144,7 @@ def _log_fidelity(
         spearman=corrected.spearman,
     )
     run.log_figure(figure, "fidelity.png")
-    run.describe(document["answer"])
+    run.describe(document["answer"], ["fidelity.png"])
     _log.info("%s", document["answer"])
 
 

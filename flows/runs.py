@@ -77,7 +77,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
     table.add_column("run", no_wrap=True)
     table.add_column("name")
     table.add_column("state", no_wrap=True)
-    for heading in ("trials", "best step time"):
+    for heading in ("trials", "best"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("last heard of", no_wrap=True)
     for row in rows:

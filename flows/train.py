@@ -166,12 +166,14 @@ def _announcement(profile: Profile, num_trials: int) -> str:
 
 def _describe(run: OpenRun, trials: list[Trial]) -> None:
     """Show on the run's page what was found, one learning curve for each environment."""
-    run.describe(training_summary(trials))
     environments = dict.fromkeys(trial.environment for trial in trials)
+    figures = []
     for environment in environments:
         own = [trial for trial in trials if trial.environment == environment]
         suffix = f"_{environment}" if len(environments) > 1 else ""
-        run.log_figure(learning_curve(own, {}), f"learning_curve{suffix}.png")
+        figures.append(f"learning_curve{suffix}.png")
+        run.log_figure(learning_curve(own, {}), figures[-1])
+    run.describe(training_summary(trials), figures)
 
 
 def make_trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:

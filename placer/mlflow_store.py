@@ -16,6 +16,7 @@ import io
 import os
 import platform
 import time
+import urllib.parse
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -336,9 +337,18 @@ class OpenRun:
         with self.store.connection.errors():
             self.store.connection.client.log_batch(self.run_id, tags=entities)
 
-    def describe(self, markdown: str) -> None:
-        """Set the description that the page shows at the top of the run."""
-        self.set_tags({_NOTE: markdown})
+    def describe(self, markdown: str, figures: Sequence[str] = ()) -> None:
+        """Set the description that the page shows at the top of the run.
+
+        Args:
+            markdown: What to say.
+            figures: Artifacts of the run to show below it.
+        """
+        images = [
+            f"![{Path(name).stem}](get-artifact?path={urllib.parse.quote(name)}&run_uuid={self.run_id})"
+            for name in figures
+        ]
+        self.set_tags({_NOTE: "\n\n".join([markdown, *images])})
 
     def log_file(self, path: Path, artifact: str) -> None:
         """Keep a file as the artifact of this path."""

@@ -187,7 +187,8 @@ def test_a_comparison_is_a_run_of_its_own(
     assert {tag for tag in run.tags if not tag.startswith("mlflow.")} < TAGS.keys()
     assert set(store.artifacts.names(run.run_id, ".")) == COMPARISON_ARTIFACTS.keys()
     table = store.download(run.run_id, "comparison.md").read_text()
-    assert run.tags["mlflow.note.content"] == table
+    note = f"{table}\n\n![best_so_far](get-artifact?path=best_so_far.png&run_uuid={run.run_id})"
+    assert run.tags["mlflow.note.content"] == note
     assert "**6 s**" in table
 
 
@@ -409,7 +410,7 @@ def test_many_runs_are_described_as_far_as_the_store_takes_it(
     run = store.run(compared(*runs)["run_id"])
 
     note = run.tags["mlflow.note.content"]
-    assert note.endswith("|\n\nThe rest is in comparison.md.\n")
+    assert "|\n\nThe rest is in comparison.md.\n\n\n![best_so_far]" in note
     assert 4000 < len(note) <= 5000
     assert run.tags[COMPARED_RUNS].split() == runs
     with pytest.raises(InvalidValueError, match="2 to 50 different runs, got 51"):

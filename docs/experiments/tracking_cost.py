@@ -30,7 +30,8 @@ from placer.features import group_features
 from placer.files import load_graph_file, load_topology
 from placer.group_ops import group_ops
 from placer.grouping import Grouping
-from placer.mlflow_store import open_store
+from placer.mlflow_connection import sqlite_file
+from placer.mlflow_store import Store, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy
 from placer.profile import Profile
@@ -120,7 +121,7 @@ def keep_many(root: Path, num_trials: int, num_groups: int, num_devices: int) ->
     """Keep made-up trials, the devices drawn at random, and tell times and sizes."""
     rng = np.random.default_rng(0)
     names = ("reward_mean", "baseline", "invalid_share", "entropy", "gradient_norm", "loss")
-    before = size_bytes(root, open_store(root).uri)
+    before = size_bytes(root, open_store(root))
     spent_s = 0.0
     with stored(root, f"{num_trials:,} trials") as log:
         for first in range(0, num_trials, _BATCH_SIZE):
@@ -130,7 +131,7 @@ def keep_many(root: Path, num_trials: int, num_groups: int, num_devices: int) ->
             started_s = time.perf_counter()
             log.append(trials, metrics)
             spent_s += time.perf_counter() - started_s
-    grown = size_bytes(root, log.store.uri) - before
+    grown = size_bytes(root, log.store) - before
     each_ms = 1e3 * spent_s / num_trials
     OUT.print(f"{num_trials:,} trials of {num_groups} groups: {each_ms:.2f} ms each")
     OUT.print(f"{grown / 1e6:.2f} MB on disk, in {root}; run {log.run_id}")
@@ -155,9 +156,9 @@ def made_up(number: int, num_groups: int, num_devices: int, rng: np.random.Gener
     )
 
 
-def size_bytes(root: Path, uri: str) -> int:
+def size_bytes(root: Path, store: Store) -> int:
     """Return the size of a store, its database's log written back."""
-    with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
+    with contextlib.closing(sqlite3.connect(sqlite_file(store.uri) or "")) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
 

@@ -33,11 +33,12 @@ run: $(INSTALLED)  ## Run the main job: place a small language model on this mac
 ui: $(INSTALLED)  ## Open the page of all trainings
 	$(BIN)/placer ui
 
-test: $(INSTALLED)  ## Run all tests
-	$(BIN)/python -m pytest $(ARGS)
+# A file's tests share servers and trainings, so a file stays in one process.
+test: $(INSTALLED)  ## Run all tests, three files at a time
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 test-fast: $(INSTALLED)  ## Run the tests that start no TensorFlow, MLflow or Prefect
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --hypothesis-profile quick $(ARGS)
 
 crash-test: $(INSTALLED)  ## Kill a training of 2,000 trials 20 times; it must end as one left alone
 	$(BIN)/python -m pytest tests/test_crashes.py --kills 20 --timeout 1800 --log-cli-level INFO $(ARGS)

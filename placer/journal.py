@@ -18,6 +18,7 @@ from pathlib import Path
 
 from placer.errors import MissingFileError, StoreError
 from placer.files import atomic_write
+from placer.files.documents import UNFINISHED
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -99,6 +100,14 @@ class Journal:
     def forget(self, artifact: str) -> None:
         """Remove a file that is kept elsewhere, or that nobody needs any more."""
         (self.folder / artifact).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what a kill left of files that it kept from being whole.
+
+        Nobody else may write to the journal meanwhile.
+        """
+        for path in self.folder.rglob(UNFINISHED):
+            path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the whole journal, once the store has all of it."""

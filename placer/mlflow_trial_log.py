@@ -163,6 +163,7 @@ class MLflowTrialLog:
         tags = self.store.run(self.run_id).tags
         shards, unsent = self._read_shards()
         journal = self.store.artifacts.journal(self.run_id)
+        journal.tidy()
         num_logged = int(tags.get(LOGGED_TRIALS, "0"))
         handover = Handover(self.store, self.run_id, num_trials=num_logged)
         writer = _Writer(journal, handover, shards, unsent, num_logged=num_logged)

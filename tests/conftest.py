@@ -15,9 +15,10 @@ MSR_FOLDER = Path(__file__).parents[2] / "shared" / "workloads" / "msr"
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 SLOW_FILE = re.compile(r"^pytestmark = .*\bslow\b", re.MULTILINE)
 
-# The same examples in every run, nothing written to disk. To search further afield:
-# pytest --hypothesis-profile thorough
+# The same examples in every run, nothing written to disk: all of them in `make test`, the first
+# of them in `make test-fast`. To search further afield: pytest --hypothesis-profile thorough
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 hypothesis.settings.register_profile("thorough", deadline=None, database=None, max_examples=1000)
 hypothesis.settings.load_profile("repeatable")
 
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out whole files of slow tests where none is wanted: half a minute of imports."""
+    """Leave out whole files of slow tests where none is wanted: their imports take long."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None

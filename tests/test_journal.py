@@ -4,6 +4,9 @@ import itertools
 import logging
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -18,6 +21,13 @@ from tests.processes import wait_until
 from tests.small_disk import fill, small_disk
 
 __all__ = ["small_disk"]
+
+KILLED_WHILE_IT_WRITES = """
+import os, pathlib, signal, sys
+from placer.journal import Journal
+pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Journal(pathlib.Path(sys.argv[1])).write("trials/0.parquet", b"newer")
+"""
 
 
 def test_pauses_double_from_a_second_to_a_minute() -> None:
@@ -49,6 +59,19 @@ STEPS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=20)))
 
 
 @given(STEPS)
+def test_tidying_removes_what_a_kill_left_and_nothing_else(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write("trials/0.parquet", b"whole")
+    write = subprocess.Popen([sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path)])
+    assert write.wait() == -signal.SIGKILL
+    assert len(os.listdir(tmp_path / "trials")) == 2
+
+    journal.tidy()
+
+    assert os.listdir(tmp_path / "trials") == ["0.parquet"]
+    assert journal.read("trials/0.parquet") == b"whole"
+
+
 def test_another_reader_finds_what_was_written_and_not_forgotten(
     steps: list[tuple[str, bytes | None]],
 ) -> None:

@@ -48,6 +48,10 @@ VERSION = 1
 # Writing
 
 
+UNFINISHED = ".*.tmp"
+"""Pattern of the names that files have until they are whole; a kill leaves one behind."""
+
+
 def atomic_write(path: StrPath, content: bytes) -> None:
     """Write a file so that no reader and no crash ever sees a part of it.
 

@@ -54,11 +54,6 @@ def test_a_file_that_a_kill_left_half_written_is_none(tmp_path: Path) -> None:
     assert journal.names("trials") == ["trials/0.parquet"]
 
 
-NAMES = st.builds("{}/{}".format, st.sampled_from(["trials", "checkpoints"]), st.sampled_from("ab"))
-STEPS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=20)))
-
-
-@given(STEPS)
 def test_tidying_removes_what_a_kill_left_and_nothing_else(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write("trials/0.parquet", b"whole")
@@ -72,6 +67,11 @@ def test_tidying_removes_what_a_kill_left_and_nothing_else(tmp_path: Path) -> No
     assert journal.read("trials/0.parquet") == b"whole"
 
 
+NAMES = st.builds("{}/{}".format, st.sampled_from(["trials", "checkpoints"]), st.sampled_from("ab"))
+STEPS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=20)))
+
+
+@given(STEPS)
 def test_another_reader_finds_what_was_written_and_not_forgotten(
     steps: list[tuple[str, bytes | None]],
 ) -> None:

@@ -12,10 +12,21 @@ from flows.fidelity import fidelity, measure_fidelity
 from flows.group import group
 from flows.optimize import optimize
 from flows.profile import profile
+from flows.resume import resume
 from flows.train import train
 from placer.errors import InvalidValueError
 
-FLOWS = (optimize, profile, group, train, evaluate, fidelity, measure_fidelity, benchmark)
+FLOWS = (
+    optimize,
+    profile,
+    group,
+    train,
+    resume,
+    evaluate,
+    fidelity,
+    measure_fidelity,
+    benchmark,
+)
 
 
 def serve_flows() -> None:

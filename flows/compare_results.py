@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from flows.console import OUT
+from flows.console import OUT, new_table
 from placer.comparison import Comparison
 from placer.comparison_table import (
     PLACEMENT_HEADINGS,
@@ -93,15 +92,7 @@ def _table(
     rows: Sequence[Sequence[str]],
     styles: Sequence[str] | None = None,
 ) -> Table:
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = new_table(escape(title))
     for heading in headings:
         justify: JustifyMethod = "right" if heading in _NUMBERS else "left"
         table.add_column(

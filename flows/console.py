@@ -82,6 +82,19 @@ def _log_progress(
         yield update
 
 
+def new_table(title: str | None = None) -> Table:
+    """Return a table without rows, in the look of all tables here."""
+    return Table(
+        title=title,
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
 def results_table(
     rows: Sequence[Mapping[str, Any]], device_names: Sequence[str], *, title: str
 ) -> Table:
@@ -93,15 +106,7 @@ def results_table(
     """
     measured = any(row["step_time_s"] is not None for row in rows)
     has_spread = measured and not any(row.get("speedup_over_single_interval") for row in rows)
-    table = Table(
-        title=title,
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = new_table(title)
     table.add_column("found by", no_wrap=True)
     headings = ["simulated", "measured" if measured else "above\nbound"]
     headings += ["± spread"] if has_spread else []

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from flows.console import OUT
+from flows.console import OUT, new_table
 from placer.files import write_json
 from placer.mlflow_store import open_store
 from placer.report import seconds
@@ -71,9 +70,7 @@ def _row(run: StageRun) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(
-        header_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
-    )
+    table = new_table()
     table.add_column("run", no_wrap=True)
     table.add_column("name")
     table.add_column("state", no_wrap=True)

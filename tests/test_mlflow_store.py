@@ -342,6 +342,14 @@ def test_settings_tags_and_description_are_kept(either_store: Store, key: str) -
     assert metrics == {"speedup": 2.0}
 
 
+def test_a_description_shows_figures_of_its_run(store: Store, key: str) -> None:
+    with store.stage("train", key, name="described", params={}, tags={}) as run:
+        run.describe("**best**", ["learning curve.png"])
+
+    image = f"![learning curve](get-artifact?path=learning%20curve.png&run_uuid={run.run_id})"
+    assert store.run(run.run_id).tags["mlflow.note.content"] == f"**best**\n\n{image}"
+
+
 def test_an_unknown_run_is_named_with_the_nearest(either_store: Store, key: str) -> None:
     run_id = finished(either_store, "profile", key)
     mistaken = run_id[:-1] + ("0" if run_id[-1] != "0" else "1")

@@ -33,9 +33,9 @@ run: $(INSTALLED)  ## Run the main job: place a small language model on this mac
 ui: $(INSTALLED)  ## Open the page of all trainings
 	$(BIN)/placer ui
 
-# A file's tests share servers and trainings, so a file stays in one process.
+# A file's tests share servers and trainings: it stays in one process. tests/conftest.py orders them.
 test: $(INSTALLED)  ## Run all tests, three files at a time
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(INSTALLED)  ## Run the tests that start no TensorFlow, MLflow or Prefect
 	$(BIN)/python -m pytest -m 'not slow' --numprocesses 2 --hypothesis-profile quick $(ARGS)

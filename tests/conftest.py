@@ -1,6 +1,7 @@
 """What all tests share: small profiles, the reference workloads, golden files."""
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,11 +36,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure() -> None:
+    """Heed Ctrl-C also as a shell's background job, as programs that tests interrupt must."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out whole files of slow tests where none is wanted: their imports take long."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return bool(SLOW_FILE.search(collection_path.read_text(encoding="utf-8"))) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where files run beside each other, begin with the slow ones: the others fill the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ TAGS: Mapping[str, str] = {
     KEY: "fingerprint of everything the stage's result depends on",
     HOST: "host of the process that worked on the run last",
     PID: "its process id",
-    HEARTBEAT: "when it last wrote, UTC",
+    HEARTBEAT: "when it last wrote, UTC; at least once a minute",
     CLAIM: "name of its claim on the run; another process that sets it has the run",
     CHECKPOINT: "artifact that holds the last checkpoint",
     LOGGED_TRIALS: "number of trials whose metrics are in the store",

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tensorflow.python.framework import config as tf_config
 
 from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError
@@ -270,3 +271,19 @@ def test_a_training_that_is_continued_asks_for_the_very_same_trials():
 
     actions = [[trial.device_of_group for trial in log.trials()] for log in (whole, parts)]
     assert actions[0] == actions[1]
+
+
+def test_ops_are_deterministic_for_the_policy_and_the_process_stays_as_it_was() -> None:
+    policy = make_policy()
+    seen = []
+    sampled = policy._sample
+
+    def watched(noise: object) -> object:
+        seen.append(tf_config.is_op_determinism_enabled())
+        return sampled(noise)
+
+    policy._sample = watched
+    policy.sample(0, np.arange(2))
+
+    assert seen == [True]
+    assert not tf_config.is_op_determinism_enabled()

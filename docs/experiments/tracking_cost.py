@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from rich.console import Console
+from tensorflow.python.framework import config as tf_config
 
 from placer.environment import Measurement, Outcome
 from placer.features import group_features
@@ -195,7 +195,7 @@ def main() -> None:
         compare_determinism(options)
         return
     if options.one == "free":
-        tf.config.experimental.enable_op_determinism = lambda: None
+        tf_config.enable_op_determinism = lambda: None
     profile = load_graph_file(options.graph).profile(load_topology(options.topology))
     training = Training(profile, group_ops(profile).grouping, options.trials)
     if options.one is not None:

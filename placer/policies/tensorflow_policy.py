@@ -8,12 +8,14 @@ Array shapes: B placements, G groups, D devices.
 """
 
 import abc
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 
 from placer.errors import InvalidValueError
 from placer.graph import FloatArray
@@ -24,6 +26,22 @@ Tensor = Any  # TensorFlow has no type stubs.
 
 FORBIDDEN_LOGIT = -1e9
 """Logit of a device that a group must not use: its probability is exactly zero."""
+
+
+@contextlib.contextmanager
+def deterministic_ops() -> Iterator[None]:
+    """Let ops have the same result each time, to the last bit, inside the block.
+
+    A training that is resumed must end as one that was not. TensorFlow's switch is the process's,
+    and it changes graphs that are captured meanwhile; its public part cannot be turned back.
+    """
+    before = tf_config.is_op_determinism_enabled()
+    tf_config.enable_op_determinism()
+    try:
+        yield
+    finally:
+        if not before:
+            tf_config.disable_op_determinism()
 
 
 class TensorFlowPolicy(abc.ABC):
@@ -50,8 +68,6 @@ class TensorFlowPolicy(abc.ABC):
         entropy_bonus: float,
         jit_compile: bool,
     ) -> None:
-        # A training that is resumed must end as one that was not: to the last bit.
-        tf.config.experimental.enable_op_determinism()
         self.num_groups = num_groups
         self.num_devices = num_devices
         self._entropy_bonus = entropy_bonus
@@ -80,24 +96,28 @@ class TensorFlowPolicy(abc.ABC):
     def sample(self, seed: int, trial_numbers: npt.NDArray[np.int64]) -> Actions:
         """Return one action a group for each trial, ``[B, G]``; see ``Policy.sample``."""
         noise = gumbel_noise(seed, trial_numbers, (self.num_groups, self.num_devices))
-        return np.asarray(self._sample(tf.constant(noise, tf.float32)), dtype=np.int32)
+        with deterministic_ops():
+            return np.asarray(self._sample(tf.constant(noise, tf.float32)), dtype=np.int32)
 
     def greedy(self) -> Actions:
         """Return the likeliest device of each group, given those it depends on, ``[G]``."""
         silence = tf.zeros([1, self.num_groups, self.num_devices])
-        return np.asarray(self._sample(silence)[0], dtype=np.int32)
+        with deterministic_ops():
+            return np.asarray(self._sample(silence)[0], dtype=np.int32)
 
     def log_probs(self, actions: Actions) -> FloatArray:
         """Return the log-probability of each chosen device, ``[B, G]``."""
-        return np.asarray(self._log_probs(self._checked(actions))[0], dtype=np.float64)
+        with deterministic_ops():
+            return np.asarray(self._log_probs(self._checked(actions))[0], dtype=np.float64)
 
     def update(self, actions: Actions, advantages: FloatArray) -> Mapping[str, float]:
         """Make one step of Adam; see ``Policy.update``.
 
         The metric ``entropy`` is the mean of a group's, in nats.
         """
-        metrics = self._update(self._checked(actions), tf.constant(advantages, tf.float32))
-        return {name: float(value) for name, value in metrics.items()}
+        with deterministic_ops():
+            metrics = self._update(self._checked(actions), tf.constant(advantages, tf.float32))
+            return {name: float(value) for name, value in metrics.items()}
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all variables of policy and optimiser, by name."""

@@ -20,6 +20,7 @@ from flows.stages import (
     finished_run,
     read_grouping,
     reused,
+    selection,
     stage_key,
 )
 from placer.bounds import lower_bound
@@ -87,8 +88,7 @@ def compare_runs(
         raise InvalidValueError(f"--figure must name a .png file, got {str(figure_file)!r}")
     store = open_store()
     runs = {run.run_id: run for run in (_resolved(store, run_id) for run_id in run_ids)}
-    if graph is not None or tags:
-        wanted = {**tags, **({} if graph is None else {GRAPH: graph})}
+    if wanted := selection(graph, tags):
         runs |= {run.run_id: run for run in _selected(store, wanted)}
     if not 2 <= len(runs) <= _MOST_RUNS:
         raise InvalidValueError(

@@ -10,7 +10,7 @@ from prefect import flow, task
 
 from flows.arguments import checked
 from flows.stages import TRAIN, read_grouping, reused, stage_key, stage_run, versions
-from flows.train import conduct, keep_settings, make_trainer, require_devices, training_name
+from flows.train import conduct, keep_settings, require_devices, trainer_config, training_name
 from placer.config import TrainSettings
 from placer.errors import FileFormatError, InvalidValueError, MissingFileError
 from placer.mlflow_store import Store, open_store
@@ -169,7 +169,7 @@ def _forked(store: Store, run: StageRun, begun: _Begun, settings: TrainSettings)
     require_devices(store, inputs, settings)
     name = f"{training_name(inputs, settings)}, from update {checkpoint.update}"
     with store.training(key, name=name, params=settings.model_dump(), tags=tags) as fork:
-        config = dataclasses.asdict(make_trainer(store, inputs, settings).config)
+        config = dataclasses.asdict(trainer_config(inputs.profile, settings))
         _copy(parent, MLflowTrialLog(store, fork.run_id), checkpoint, config)
         # Only a whole copy has settings, and can be resumed.
         keep_settings(fork, settings)

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.console import OUT, new_table
+from flows.stages import selection
 from placer.files import write_json
 from placer.mlflow_store import open_store
 from placer.report import seconds
@@ -41,7 +42,7 @@ def list_runs(*, graph: str | None, tags: Mapping[str, str], json_file: Path | N
     """
     store = open_store()
     store.mark_interrupted()
-    wanted = {**tags, **({} if graph is None else {GRAPH: graph})}
+    wanted = selection(graph, tags)
     rows = [_row(run) for run in store.trainings(wanted, limit=_MOST_LISTED)]
     if json_file is not None:
         write_json({"runs": rows}, json_file)

@@ -9,6 +9,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from placer.config import LOCAL, ProfileSettings, Settings
@@ -115,6 +116,11 @@ def stage_run(store: Store, run_id: str, stage: str) -> StageRun:
     if found != stage:
         raise InvalidValueError(f"run {run_id} is of {found}, expected stage {stage!r}")
     return run
+
+
+def selection(graph: str | None, tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of the runs that have all of these, and are of the graph if one is named."""
+    return {**tags, **({} if graph is None else {GRAPH: graph})}
 
 
 def profile_tags(profile: Profile, graph_name: str) -> dict[str, str]:

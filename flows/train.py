@@ -35,7 +35,7 @@ from placer.cross_entropy import CrossEntropyConfig, CrossEntropyTrainer
 from placer.figures import learning_curve
 from placer.mlflow_inputs import log_graph
 from placer.mlflow_store import OpenRun, Store, open_store
-from placer.policies.by_name import policy_by_name
+from placer.policies.by_name import GRAPH, policy_by_name
 from placer.policy import Policy
 from placer.ppo import PpoConfig, PpoTrainer
 from placer.profile import Profile
@@ -115,7 +115,7 @@ def conduct(store: Store, run: OpenRun, inputs: GroupedInputs, settings: TrainSe
 
 def _train(store: Store, inputs: GroupedInputs, settings: TrainSettings, log: TrialLog) -> None:
     """Train in the simulation, then on the real devices, as far as each is asked for."""
-    trainer = make_trainer(store, inputs, settings)
+    trainer = _trainer(store, inputs, settings)
     if settings.simulated_trials:
         updates = run_training(
             trainer,
@@ -176,30 +176,40 @@ def _describe(run: OpenRun, trials: list[Trial]) -> None:
     run.describe(training_summary(trials), figures)
 
 
-def make_trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:
-    """Return the trainer of these settings, as it is before the first trial."""
+def _trainer(store: Store, inputs: GroupedInputs, settings: TrainSettings) -> BatchTrainer:
     policy = _policy(inputs, settings)
     _warm_up(policy, store, inputs, settings)
+    config = trainer_config(inputs.profile, settings)
+    if isinstance(config, CrossEntropyConfig):
+        return CrossEntropyTrainer(policy, config)
+    if isinstance(config, PpoConfig):
+        return PpoTrainer(policy, config)
+    return ReinforceTrainer(policy, config)
+
+
+def trainer_config(
+    profile: Profile, settings: TrainSettings
+) -> CrossEntropyConfig | PpoConfig | ReinforceConfig:
+    """Return what the trainer of these settings needs to know, which is part of a checkpoint."""
     shared: dict[str, Any] = {
-        "failing_step_time_s": settings.failing_step_time_s or failing_step_time_s(inputs.profile),
+        "failing_step_time_s": settings.failing_step_time_s or failing_step_time_s(profile),
         "batch_size": settings.batch_size,
         "in_flight": settings.in_flight,
         "seed": settings.seed,
     }
     if settings.trainer == "cross-entropy":
-        config = CrossEntropyConfig(**shared, **settings.cross_entropy.model_dump())
-        return CrossEntropyTrainer(policy, config)
+        return CrossEntropyConfig(**shared, **settings.cross_entropy.model_dump())
     shared |= {
         "baseline_decay": settings.baseline_decay,
         "runnable_only_after": settings.runnable_only_after,
         # A policy that knows something would learn to repeat whatever it draws first.
-        "start_from_failing": settings.policy.network != "graph"
+        "start_from_failing": settings.policy.network != GRAPH
         and settings.warm_start is None
         and settings.warm_start_run is None,
     }
     if settings.trainer == "ppo":
-        return PpoTrainer(policy, PpoConfig(**shared, **settings.ppo.model_dump()))
-    return ReinforceTrainer(policy, ReinforceConfig(**shared))
+        return PpoConfig(**shared, **settings.ppo.model_dump())
+    return ReinforceConfig(**shared)
 
 
 def _policy(inputs: GroupedInputs, settings: TrainSettings) -> Policy:

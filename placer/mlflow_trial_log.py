@@ -121,7 +121,7 @@ class MLflowTrialLog:
         if self._writer is not None:
             return self._writer.trials()
         shards, _ = until_it_answers(self.store.connection, self._read_shards)
-        return [trial for shard in shards.values() for trial in table_to_trials(shard.table)]
+        return _trials_of(shards)
 
     def updates(self) -> list[tuple[list[Trial], dict[str, float]]]:
         """Return the trials of each update, in order, and the metrics of those that ended.
@@ -129,7 +129,7 @@ class MLflowTrialLog:
         It is what ``append`` was given: another log that is given it is the same.
         """
         shards, _ = until_it_answers(self.store.connection, self._read_shards)
-        trials = [trial for shard in shards.values() for trial in table_to_trials(shard.table)]
+        trials = _trials_of(shards)
         metrics = {
             update: kept for shard in shards.values() for update, kept in shard.updates.items()
         }
@@ -254,7 +254,7 @@ class _Writer:
         handover.add(points, num_trials=self._num_trials, shards=unsent)
 
     def trials(self) -> list[Trial]:
-        return [trial for table, _ in self._shards.values() for trial in table_to_trials(table)]
+        return _trials_of(self._shards)
 
     def append(self, trials: Sequence[Trial], metrics: Mapping[str, float]) -> None:
         new = [trial for trial in trials if trial.number >= self._num_trials]
@@ -331,6 +331,10 @@ def has_points(update: int) -> bool:
     """
     stride = 1 << max(0, update.bit_length() - 8)
     return update % stride == 0
+
+
+def _trials_of(shards: Mapping[str, _Shard]) -> list[Trial]:
+    return [trial for shard in shards.values() for trial in table_to_trials(shard.table)]
 
 
 def _shards_of(journal: Journal) -> dict[str, _Shard]:

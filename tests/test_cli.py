@@ -1,18 +1,17 @@
 """The command line: answers for people and for machines, and one line for what is wrong."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from flows.cli import main
 from placer.devices import DeviceTopology, Link
 from placer.files import save_placement, save_profile
 from placer.placement import Placement
 from tests.builders import make_profile
+from tests.command_line import assert_one_line, placer
+
+__all__ = ["placer"]
 
 UNIFORM = """\
 [uniform]
@@ -20,26 +19,6 @@ devices = 2
 latency_s = 0.5
 bandwidth_bytes_per_s = 100.0
 """
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def placer(monkeypatch, capsys, tmp_path) -> Callable[..., Answer]:
-    """Run a command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["placer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Answer(int(ended.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture
@@ -68,14 +47,6 @@ def write_placement(path: Path, device_of_op: dict[str, str], **changes: object)
     }
     path.write_text(json.dumps(document))
     return path
-
-
-def assert_one_line(answer: Answer, *texts: str) -> None:
-    assert answer.code == 2
-    assert answer.err.startswith("placer: ")
-    assert answer.err.count("\n") == 1
-    for text in texts:
-        assert text in answer.err
 
 
 def test_simulate_tells_makespan_busy_time_and_peak_memory(placer, chain, uniform, tmp_path):

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from placer.environment import Measurement, Outcome
 from placer.errors import InvalidValueError, UnknownNameError
 from placer.files import save_grouping, save_profile
 from placer.grouping import Grouping
-from placer.mlflow_store import OpenRun, Store, now, open_store
+from placer.mlflow_store import OpenRun, Store, now
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.profile import Profile
 from placer.tracking_names import (
@@ -40,6 +40,9 @@ from placer.tracking_names import (
 )
 from placer.trials import Trial
 from tests.builders import make_profile, make_topology
+from tests.flow_store import store
+
+__all__ = ["store"]
 
 pytestmark = pytest.mark.slow
 
@@ -47,15 +50,6 @@ PARAMS = {"seed": 0, "trainer": "reinforce", "policy": {"network": "seq2seq"}}
 TIMES_S = (10.0, 8.0, None, 6.0, 7.0)
 PLACED = ((0, 0, 0, 0), (0, 0, 1, 1), (0, 0, 0, 1), (0, 1, 1, 0), (0, 0, 1, 0))
 GROUPING = Grouping([0, 1, 2, 3])
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """An empty folder to work in, with its own embedded store."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("compare"))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield open_store()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from placer.config import (
     EvaluateSettings,
     GroupSettings,
     MeasurementSettings,
+    NetworkName,
     OptimizeSettings,
     PolicySettings,
     PpoSettings,
@@ -22,6 +23,7 @@ from placer.config import (
 from placer.cross_entropy import CrossEntropyConfig
 from placer.group_ops import GroupingConfig
 from placer.paper import PAPER
+from placer.policies.by_name import NETWORKS
 from placer.ppo import PpoConfig
 from placer.reinforce import ReinforceConfig
 
@@ -200,3 +202,7 @@ def test_graph_and_topology_have_names_for_people(settings, graph, topology):
 def test_a_cluster_goes_with_a_workload_on_its_own_devices(source):
     with pytest.raises(pydantic.ValidationError, match="a cluster's devices are measured"):
         ProfileSettings(cluster=Path("hosts.toml"), **source)
+
+
+def test_every_network_has_a_name_in_the_settings() -> None:
+    assert set(get_args(NetworkName)) == set(NETWORKS)

@@ -1,7 +1,6 @@
 """The fidelity flow on real Prefect, MLflow and TensorFlow workers."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,24 +16,17 @@ from placer.config import (
 )
 from placer.errors import InvalidValueError
 from placer.files import save_profile
-from placer.mlflow_store import Store, open_store
 from placer.tracking_names import FIDELITY_METRICS
 from tests.builders import make_profile, make_topology
+from tests.flow_store import store
+
+__all__ = ["store"]
 
 pytest_plugins = ["tests.prefect_server"]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
 QUICK = FidelitySettings(count=8, seed=5, measurement=MeasurementSettings(max_timed_steps=6))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Iterator[Store]:
-    """An embedded store in an empty folder to work in."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("fidelity"))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield open_store()
 
 
 @pytest.fixture(scope="module")

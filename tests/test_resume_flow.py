@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.evaluate import evaluate
 from flows.group import group
@@ -19,31 +18,20 @@ from placer.config import EvaluateSettings, PolicySettings, ProfileSettings, Tra
 from placer.environment import REAL
 from placer.errors import FileFormatError, InvalidValueError, StoreError, UnknownNameError
 from placer.files import save_profile
-from placer.mlflow_store import Store, open_store
+from placer.mlflow_store import Store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.stage_run import INTERRUPTED, StageRun
 from placer.trials import Trial
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
+from tests.flow_store import store
 
-pytestmark = pytest.mark.slow
+__all__ = ["store"]
+
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 POLICY = PolicySettings(hidden_size=8, attention_size=4, embedding_size=4, jit_compile=False)
 TRAIN = TrainSettings(trials=32, batch_size=8, checkpoint_every=1, policy=POLICY)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """An empty folder to work in, with its own embedded store."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("resume"))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield open_store()
 
 
 @pytest.fixture(scope="module")

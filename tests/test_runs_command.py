@@ -5,19 +5,22 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.cli import main
 from flows.runs import list_runs
 from placer.errors import InvalidValueError
 from placer.mlflow_store import OpenRun, Store, now, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.run_claims import locked
 from placer.tracking_names import GRAPH, HEARTBEAT, HOST, PID
+from tests.command_line import Answer, assert_one_line, placer
 from tests.tracking import ok, trial_of
+
+__all__ = ["placer"]
 
 pytestmark = pytest.mark.slow
 
@@ -153,18 +156,6 @@ def test_an_empty_store_says_what_makes_a_training(
     ],
 )
 def test_bad_input_is_one_line(
-    store: Store,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    text: str,
+    store: Store, placer: Callable[..., Answer], arguments: tuple[str, ...], text: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["placer", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    told = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert told.startswith("placer: ")
-    assert text in told
-    assert told.count("\n") == 1
+    assert_one_line(placer(*arguments), text)

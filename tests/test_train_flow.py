@@ -1,12 +1,10 @@
 """The choices of a training, through the real flow: trainers, batches in flight, warm starts."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.group import group
 from flows.profile import profile
@@ -22,34 +20,22 @@ from placer.errors import InvalidValueError, UnknownNameError
 from placer.features import group_features
 from placer.files import save_profile
 from placer.heuristics import heuristic_placements
-from placer.mlflow_store import Store, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.policies.graph import pretrained
 from placer.policies.seq2seq import Seq2SeqConfig, Seq2SeqPolicy
 from placer.warm_start import restore_policy
 from tests.agents import running_agent
 from tests.builders import SECOND_PER_BYTE, make_profile, make_topology
+from tests.flow_store import store
 
-pytestmark = pytest.mark.slow
+__all__ = ["store"]
+
+pytest_plugins = ["tests.prefect_server"]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 POLICY = PolicySettings(hidden_size=8, attention_size=4, embedding_size=4, jit_compile=False)
 TRAIN = TrainSettings(trials=32, batch_size=8, checkpoint_every=1, policy=POLICY)
 TINY_RNNLM = {"batch_size": 2, "layers": 2, "units": 8, "steps": 2, "vocabulary_size": 16}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Iterator[Store]:
-    """An empty folder to work in, with its own embedded store."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("train"))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield open_store()
 
 
 def grouped(num_chains):

@@ -1,13 +1,15 @@
 """Commands as a shell runs them, in this process: what they print, and their exit code."""
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from flows.cli import main
+from flows.process import LOGGERS
 
 
 class Answer(NamedTuple):
@@ -19,9 +21,11 @@ class Answer(NamedTuple):
 @pytest.fixture
 def placer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Answer]:
-    """Run a command in an empty folder."""
+) -> Iterator[Callable[..., Answer]]:
+    """Run a command in an empty folder. Where its messages went is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
 
     def run(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["placer", *map(str, arguments)])
@@ -29,7 +33,10 @@ def placer(
             main()
         return Answer(int(ended.value.code or 0), *capsys.readouterr())
 
-    return run
+    yield run
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 def assert_one_line(answer: Answer, *texts: str) -> None:

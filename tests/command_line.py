@@ -19,13 +19,25 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
+def loggers() -> Iterator[None]:
+    """Placer's loggers, put back as they were."""
+    known = [logging.getLogger(name) for name in LOGGERS]
+    before = [(each.handlers, each.propagate, each.level) for each in known]
+    yield
+    for logger, (handlers, propagate, level) in zip(known, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+@pytest.fixture
 def placer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Iterator[Callable[..., Answer]]:
-    """Run a command in an empty folder. Where its messages went is forgotten afterwards."""
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    loggers: None,
+) -> Callable[..., Answer]:
+    """Run a command in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(each.handlers, each.propagate, each.level) for each in loggers]
 
     def run(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["placer", *map(str, arguments)])
@@ -33,10 +45,7 @@ def placer(
             main()
         return Answer(int(ended.value.code or 0), *capsys.readouterr())
 
-    yield run
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    return run
 
 
 def assert_one_line(answer: Answer, *texts: str) -> None:

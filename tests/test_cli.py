@@ -9,9 +9,9 @@ from placer.devices import DeviceTopology, Link
 from placer.files import save_placement, save_profile
 from placer.placement import Placement
 from tests.builders import make_profile
-from tests.command_line import assert_one_line, placer
+from tests.command_line import assert_one_line, loggers, placer
 
-__all__ = ["placer"]
+__all__ = ["loggers", "placer"]
 
 UNIFORM = """\
 [uniform]

@@ -2,7 +2,6 @@
 
 import io
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +13,9 @@ from flows.process import LOGGERS
 from flows.results import paper_lines
 from placer.training import Progress
 from tests.builders import result_row as row
+from tests.command_line import loggers
+
+__all__ = ["loggers"]
 
 
 def progress(num_trials: int) -> Progress:
@@ -31,20 +33,6 @@ def shown(rows: list[dict[str, Any]], *, devices: tuple[str, ...] = ("a", "b")) 
     out = io.StringIO()
     Console(file=out, width=80).print(results_table(rows, devices, title="g on t"))
     return out.getvalue()
-
-
-@pytest.fixture
-def loggers() -> Iterator[None]:
-    """Placer's loggers, put back as they were."""
-    before = {
-        name: (logging.getLogger(name).handlers, logging.getLogger(name).propagate)
-        for name in LOGGERS
-    }
-    yield
-    for name, (handlers, propagate) in before.items():
-        logging.getLogger(name).handlers = handlers
-        logging.getLogger(name).propagate = propagate
-        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def test_a_simulated_table_shows_times_ratios_and_peak_memory():

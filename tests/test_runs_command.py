@@ -17,10 +17,10 @@ from placer.mlflow_store import OpenRun, Store, now, open_store
 from placer.mlflow_trial_log import MLflowTrialLog
 from placer.run_claims import locked
 from placer.tracking_names import GRAPH, HEARTBEAT, HOST, PID
-from tests.command_line import Answer, assert_one_line, placer
+from tests.command_line import Answer, assert_one_line, loggers, placer
 from tests.tracking import ok, trial_of
 
-__all__ = ["placer"]
+__all__ = ["loggers", "placer"]
 
 pytestmark = pytest.mark.slow
 
